@@ -2,6 +2,10 @@
 
 import torch
 from torch import Tensor
+from torch.nn import functional as F  # noqa: N812
+
+# up to this many query tokens it is cheaper to fold the query heads of a group into the query axis than to repeat keys
+FOLD_TOKENS = 32
 
 
 def causal_mask(start: Tensor, num_tokens: int, span: int) -> Tensor:
@@ -20,3 +24,23 @@ def draft_mask(start: Tensor, num_tokens: int, span: int) -> Tensor:
     """
     last_visible = (start + num_tokens - 1)[:, None].expand(-1, num_tokens)
     return (torch.arange(span, device=start.device) <= last_visible[..., None])[:, None]
+
+
+def mask_bias(mask: Tensor, dtype: torch.dtype) -> Tensor:
+    """The additive form of a bool mask: 0 where a key is seen, minus infinity elsewhere; made once a forward."""
+    return torch.zeros(mask.shape, device=mask.device, dtype=dtype).masked_fill_(~mask, float("-inf"))
+
+
+def attend(q: Tensor, keys: Tensor, values: Tensor, bias: Tensor) -> Tensor:
+    """Grouped-query attention ``[N, heads, T, dim]`` of ``q`` over ``keys``/``values`` ``[N, kv_heads, S, dim]``.
+
+    ``bias`` is ``[N, 1, T, S]``. torch's fused kernels take a mask only when query and key head counts are equal.
+    """
+    n, heads, num_tokens, dim = q.shape
+    group = heads // keys.shape[1]
+    if num_tokens > FOLD_TOKENS:
+        keys, values = keys.repeat_interleave(group, 1), values.repeat_interleave(group, 1)
+        return F.scaled_dot_product_attention(q, keys, values, attn_mask=bias)
+    folded = q.reshape(n, keys.shape[1], group * num_tokens, dim)
+    out = F.scaled_dot_product_attention(folded, keys, values, attn_mask=bias.repeat(1, 1, group, 1))
+    return out.view(n, heads, num_tokens, dim)

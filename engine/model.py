@@ -4,6 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 import torch
+from recguide.engine.attention import attend, mask_bias
 from torch import Tensor, nn
 from torch.nn import functional as F  # noqa: N812
 
@@ -55,22 +56,38 @@ class KVCache:
         return self.keys[layer, :num_requests, :, :span], self.values[layer, :num_requests, :, :span]
 
 
+class LowRank(nn.Module):
+    """A low-rank update ``b @ a`` of a projection, for every token or for draft tokens alone."""
+
+    def __init__(self, a: Tensor, b: Tensor, draft_only: bool) -> None:
+        super().__init__()
+        self.a = nn.Parameter(a)
+        self.b = nn.Parameter(b)
+        self.draft_only = draft_only
+
+    def forward(self, x: Tensor) -> Tensor:
+        """The update's own output for ``x`` ``[..., in]``."""
+        return F.linear(F.linear(x, self.a), self.b)
+
+
 class Linear(nn.Module):
-    """A bias-free projection with an optional low-rank update that only draft tokens pass through."""
+    """A bias-free projection with low-rank updates, of which some act on draft tokens only."""
 
     def __init__(self, in_features: int, out_features: int, device: torch.device | str, dtype: torch.dtype) -> None:
         super().__init__()
         self.weight = nn.Parameter(torch.empty(out_features, in_features, device=device, dtype=dtype))
-        self.lora_a: Tensor | None = None
-        self.lora_b: Tensor | None = None
+        self.updates = nn.ModuleList()
 
     def forward(self, x: Tensor, draft: Tensor | bool) -> Tensor:
-        """Project ``x`` ``[N, T, in]``; ``draft`` says for all tokens, or for each (``[N, T, 1]``), whether the update acts."""
+        """Project ``x`` ``[N, T, in]``; ``draft`` names the draft tokens: all, none, or per token ``[N, T, 1]``."""
         y = F.linear(x, self.weight)
-        if draft is False or self.lora_a is None or self.lora_b is None:
-            return y
-        update = F.linear(F.linear(x, self.lora_a), self.lora_b)
-        return y + (update if draft is True else update * draft.to(update.dtype))
+        for update in self.updates:
+            assert isinstance(update, LowRank)
+            if not update.draft_only or draft is True:
+                y = y + update(x)
+            elif isinstance(draft, Tensor):
+                y = y + update(x) * draft.to(y.dtype)
+        return y
 
 
 def rotary_table(positions: Tensor, head_dim: int, theta: float) -> tuple[Tensor, Tensor]:
@@ -163,12 +180,12 @@ class Decoder(nn.Module):
         """Final hidden states ``[N, T, hidden]`` of tokens ``ids`` ``[N, T]`` at ``positions`` ``[N, T]``.
 
         ``mask`` is bool ``[N, 1, T, S]``, True where a query sees a key; no row may be all False. With a ``cache`` the
-        new keys and values go to ``slots`` ``[N, T]`` first and S counts cache slots; without one the tokens see each other
-        (S = T). ``draft`` routes the draft adapter: True, False, or ``[N, T, 1]`` per token.
+        new keys and values go to ``slots`` ``[N, T]`` first and S counts cache slots; without one the tokens see each
+        other (S = T). ``draft`` routes the draft adapter: True, False, or ``[N, T, 1]`` per token.
         """
         x = F.embedding(ids, self.embed_tokens)
         table = rotary_table(positions, self.config.head_dim, self.config.rope_theta)
-        grouped = self.config.num_heads != self.config.num_kv_heads
+        bias = mask_bias(mask, x.dtype)
         for index, layer in enumerate(self.layers):
             assert isinstance(layer, Layer)
             q, k, v = layer.projections(x, table, draft)
@@ -178,10 +195,7 @@ class Decoder(nn.Module):
                 assert slots is not None
                 cache.write(index, slots, k, v)
                 keys, values = cache.read(index, ids.shape[0], mask.shape[-1])
-            attended = F.scaled_dot_product_attention(
-                q.transpose(1, 2), keys, values, attn_mask=mask, enable_gqa=grouped
-            )
-            x = layer.finish(x, attended, draft)
+            x = layer.finish(x, attend(q.transpose(1, 2), keys, values, bias), draft)
         return F.rms_norm(x, (x.shape[-1],), self.final_norm, self.config.rms_norm_eps)
 
     def logits(self, hidden: Tensor) -> Tensor:
