@@ -1,0 +1,223 @@
+"""What a forward costs: a profile of one GPU and model shape, or a closed form (paper, section 5.2: T_C(B))."""
+
+import csv
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from pathlib import Path
+from typing import NamedTuple
+
+from recguide.sim.curves import Curve, Grid, added, interpolated, through
+
+KINDS = ("decode", "draft", "host", "prefill", "quadratic", "rows", "verify")
+HEADER = (
+    "recguide-profile",
+    "model",
+    "weights_sha256",
+    "dtype",
+    "gpu",
+    "driver",
+    "torch",
+    "engine_commit",
+    "command",
+    "created",
+    "attention",
+)
+VERSION = "1"
+SHIPPED = Path(__file__).with_name("profiles")
+
+CurveOf = Callable[[str, int, int], Curve]
+"""The curve over context of a forward: kind, requests, query tokens of all of them together."""
+
+
+class CostModel:
+    """Seconds of a forward by kind, requests, query tokens and context tokens, the last two summed over requests."""
+
+    def __init__(self, curve_of: CurveOf, *, name: str, model: str = "", gpu: str = "") -> None:
+        self.name, self.model, self.gpu = name, model, gpu
+        self._curve_of = curve_of
+        self._curves: dict[tuple[tuple[str, ...], int, int], Curve] = {}
+
+    def curve(self, kinds: tuple[str, ...], requests: int, query_tokens: int) -> Curve:
+        """Seconds over context tokens of forwards of these kinds, one after the other, at the same shape."""
+        key = (kinds, requests, query_tokens)
+        curve = self._curves.get(key)
+        if curve is None:
+            curve = added([self._curve_of(kind, requests, query_tokens) for kind in kinds])
+            self._curves[key] = curve
+        return curve
+
+    def forward_s(self, kind: str, requests: int, query_tokens: int, context_tokens: float) -> float:
+        """Seconds of one forward; context tokens are those cached before the queries."""
+        return self.curve((kind,), requests, query_tokens)(context_tokens)
+
+    def host_s(self, requests: int, query_tokens: int) -> float:
+        """Seconds that the host adds to a round whose verify has these query tokens."""
+        return self.curve(("host",), requests, query_tokens)(0)
+
+
+class Row(NamedTuple):
+    """One profiled forward; query and context tokens are summed over its requests."""
+
+    kind: str
+    requests: int
+    query_tokens: int
+    context_tokens: int
+    median_us: float
+    spread_us: float
+    repeats: int
+
+
+@dataclass(frozen=True, slots=True)
+class Profile:
+    """A profile file: its header, and its rows in order."""
+
+    path: str
+    header: Mapping[str, str]
+    rows: Sequence[Row]
+
+    def costs(self) -> CostModel:
+        """The cost model that interpolates this profile."""
+        grids: dict[str, dict[float, dict[float, dict[float, float]]]] = {}
+        for row in self.rows:
+            per_request = grids.setdefault(row.kind, {}).setdefault(row.query_tokens / row.requests, {})
+            points = per_request.setdefault(row.requests, {})
+            points[row.context_tokens / row.requests] = row.median_us * 1e-6
+        name, model, gpu = Path(self.path).stem, self.header["model"], self.header["gpu"]
+        return CostModel(partial(_profiled, self.path, grids), name=name, model=model, gpu=gpu)
+
+
+def _profiled(path: str, grids: Mapping[str, Grid], kind: str, requests: int, query_tokens: int) -> Curve:
+    if kind not in grids:
+        raise ValueError(f"{path}: kind: no rows of kind {kind!r}; there are: {', '.join(sorted(grids))}")
+    if kind == "prefill":
+        # prompts of one forward are profiled as one prompt of their total length
+        return interpolated(grids[kind], 1, query_tokens)
+    curve = interpolated(grids[kind], requests, query_tokens)
+    if kind == "host" and curve.low <= curve.high:
+        return replace(curve, low=-math.inf, high=math.inf)
+    return curve
+
+
+def constant_costs(**seconds: float) -> CostModel:
+    """Each kind of forward takes the seconds given by keyword at any shape, and nothing where none are given."""
+    return CostModel(partial(_constant, seconds), name="constant")
+
+
+def _constant(seconds: Mapping[str, float], kind: str, requests: int, query_tokens: int) -> Curve:
+    return _everywhere(through({0.0: seconds.get(kind, 0.0)}))
+
+
+def linear_costs(base_s: float, per_query_s: float, per_context_s: float, host_s: float = 0.0) -> CostModel:
+    """Every forward takes base + per query token + per context token; the host adds ``host_s`` to a round."""
+    return CostModel(partial(_linear, base_s, per_query_s, per_context_s, host_s), name="linear")
+
+
+def _linear(
+    base_s: float, per_query_s: float, per_context_s: float, host_s: float, kind: str, requests: int, query_tokens: int
+) -> Curve:
+    if kind == "host":
+        return _everywhere(through({0.0: host_s}))
+    start = base_s + per_query_s * query_tokens
+    return _everywhere(through({0.0: start, 1.0: start + per_context_s}))
+
+
+def _everywhere(curve: Curve) -> Curve:
+    return replace(curve, low=-math.inf, high=math.inf)
+
+
+def resolve_profile(name: str) -> Path:
+    """The path of a profile: ``name`` itself when it is a file, else a profile that ships with this package."""
+    if Path(name).is_file():
+        return Path(name)
+    shipped = SHIPPED / f"{name}.csv"
+    if shipped.is_file():
+        return shipped
+    known = ", ".join(sorted(path.stem for path in SHIPPED.glob("*.csv"))) or "none"
+    raise FileNotFoundError(f"profile {name!r}: neither a file nor a shipped profile; shipped: {known}")
+
+
+def read_profile(path: Path) -> Profile:
+    """Read a profile: ``# key: value`` lines, the column names, then one row a forward, sorted within its kind.
+
+    Rows of a kind ascend by requests, then query tokens, then context tokens. Times are in microseconds. ValueError
+    names the file, the line and the field.
+    """
+    try:
+        lines = path.read_text(encoding="utf-8").splitlines()
+    except UnicodeDecodeError as error:
+        raise ValueError(f"{path}: byte {error.start}: not UTF-8 text") from None
+    start = next((i for i, line in enumerate(lines) if not line.startswith("#")), len(lines))
+    header = _read_header(path, lines[:start])
+    if start == len(lines) or tuple(lines[start].split(",")) != Row._fields:
+        found = lines[start] if start < len(lines) else "end of file"
+        raise ValueError(f"{path}:{start + 1}: columns: found {found!r}, allowed: {','.join(Row._fields)}")
+    rows = [_read_row(f"{path}:{start + 2 + i}", line) for i, line in enumerate(lines[start + 1 :])]
+    if not rows:
+        raise ValueError(f"{path}:{start + 1}: no rows")
+    _check_order(path, start + 2, rows)
+    return Profile(str(path), header, rows)
+
+
+def write_profile(path: Path, header: Mapping[str, str], rows: Sequence[Row]) -> None:
+    """Write a profile that :func:`read_profile` reads, its rows sorted; the file appears whole or not at all."""
+    comments = [f"# {key}: {value}" for key, value in {"recguide-profile": VERSION, **header}.items()]
+    lines = [*comments, ",".join(Row._fields), *(",".join(map(str, row)) for row in sorted(rows))]
+    draft = path.with_name(f".{path.name}.tmp")
+    draft.write_text("\n".join(lines) + "\n", encoding="utf-8")
+    draft.replace(path)
+
+
+def _read_header(path: Path, lines: Sequence[str]) -> dict[str, str]:
+    header: dict[str, str] = {}
+    for number, line in enumerate(lines, 1):
+        key, colon, value = line[1:].partition(":")
+        if not colon or key.strip() in header:
+            problem = "given twice" if colon else "not '# key: value'"
+            raise ValueError(f"{path}:{number}: {key.strip()}: {problem}")
+        header[key.strip()] = value.strip()
+    missing = [key for key in HEADER if not header.get(key)]
+    if missing:
+        raise ValueError(f"{path}: header: missing {', '.join(missing)}")
+    if header["recguide-profile"] != VERSION:
+        raise ValueError(f"{path}: recguide-profile: found {header['recguide-profile']!r}, allowed: {VERSION}")
+    return header
+
+
+def _read_row(where: str, line: str) -> Row:
+    cells = next(csv.reader([line]), [])
+    if len(cells) != len(Row._fields):
+        raise ValueError(f"{where}: found {len(cells)} fields, allowed: {len(Row._fields)}")
+    if cells[0] not in KINDS:
+        raise ValueError(f"{where}: kind: found {cells[0]!r}, allowed: {', '.join(KINDS)}")
+    named = dict(zip(Row._fields, cells, strict=True))
+    requests = _number(where, "requests", named, least=1)
+    query_tokens = _number(where, "query_tokens", named, least=requests)
+    context_tokens = _number(where, "context_tokens", named, least=0)
+    median_us = _number(where, "median_us", named, least=0 if cells[0] == "host" else 1e-3, whole=False)
+    spread_us = _number(where, "spread_us", named, least=0, whole=False)
+    repeats = _number(where, "repeats", named, least=1)
+    return Row(cells[0], int(requests), int(query_tokens), int(context_tokens), median_us, spread_us, int(repeats))
+
+
+def _number(where: str, field: str, cells: Mapping[str, str], *, least: float, whole: bool = True) -> float:
+    try:
+        value = float(int(cells[field])) if whole else float(cells[field])
+    except ValueError:
+        value = math.nan
+    if not least <= value < math.inf:
+        kind = "whole number" if whole else "number"
+        raise ValueError(f"{where}: {field}: found {cells[field]!r}, allowed: a {kind} of at least {least:g}")
+    return value
+
+
+def _check_order(path: Path, first_line: int, rows: Sequence[Row]) -> None:
+    last: dict[str, tuple[int, ...]] = {}
+    for line, row in enumerate(rows, first_line):
+        shape = row[1:4]
+        if row.kind in last and shape <= last[row.kind]:
+            problem = "the same shape twice" if shape == last[row.kind] else "not sorted"
+            found = f"{row.kind} requests,query_tokens,context_tokens {shape} after {last[row.kind]}"
+            raise ValueError(f"{path}:{line}: {problem}: {found}")
+        last[row.kind] = shape

@@ -1,0 +1,158 @@
+from pathlib import Path
+
+import profiles
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from recguide.sim.costs import (
+    CostModel,
+    Row,
+    constant_costs,
+    linear_costs,
+    read_profile,
+    resolve_profile,
+    write_profile,
+)
+
+
+@pytest.fixture(scope="module")
+def costs(tmp_path_factory: pytest.TempPathFactory) -> CostModel:
+    return profiles.costs(tmp_path_factory.mktemp("profile") / "tiny.csv")
+
+
+@pytest.fixture
+def lines(tmp_path: Path) -> list[str]:
+    return profiles.write(tmp_path / "good.csv").read_text().splitlines()
+
+
+def refusal(tmp_path: Path, lines: list[str]) -> str:
+    path = tmp_path / "bad.csv"
+    path.write_text("\n".join(lines) + "\n")
+    with pytest.raises(ValueError, match=str(path)) as error:
+        read_profile(path)
+    return str(error.value)
+
+
+@given(kind=st.sampled_from(["draft", "verify"]), data=st.data())
+def test_interpolation_gives_back_a_linear_cost(costs: CostModel, kind: str, data: st.DataObject) -> None:
+    requests = data.draw(st.integers(1, 128))
+    query_tokens = data.draw(st.integers(4 * requests, 32 * requests))
+    context_tokens = data.draw(st.integers(0, 8192 * requests))
+    expected = profiles.seconds(kind, query_tokens, context_tokens)
+    assert costs.forward_s(kind, requests, query_tokens, context_tokens) == pytest.approx(expected)
+    assert costs.curve((kind,), requests, query_tokens).covers(context_tokens)
+
+
+@pytest.mark.parametrize(
+    ("requests", "query_tokens", "context_tokens"),
+    [(256, 2048, 4096), (4, 256, 512), (4, 8, 512), (1, 8, 8193)],
+    ids=["requests", "long blocks", "short blocks", "context"],
+)
+def test_outside_the_grid_the_line_goes_on_and_says_so(
+    costs: CostModel, requests: int, query_tokens: int, context_tokens: int
+) -> None:
+    expected = profiles.seconds("verify", query_tokens, context_tokens)
+    assert costs.forward_s("verify", requests, query_tokens, context_tokens) == pytest.approx(expected)
+    assert not costs.curve(("verify",), requests, query_tokens).covers(context_tokens)
+
+
+def test_prompts_of_one_prefill_cost_as_one_prompt_of_their_length(costs: CostModel) -> None:
+    assert costs.forward_s("prefill", 7, 700, 0) == costs.forward_s("prefill", 1, 700, 0)
+
+
+def test_extrapolation_downwards_never_beats_the_fastest_forward_measured(tmp_path: Path) -> None:
+    steep = [Row("draft", 1, q, c, us, 0, 1) for q, c, us in [(8, 0, 100), (8, 99, 100), (16, 0, 900), (16, 99, 900)]]
+    write_profile(tmp_path / "steep.csv", profiles.header(), steep)
+    costs = read_profile(tmp_path / "steep.csv").costs()
+    assert costs.forward_s("draft", 1, 2, 10) == pytest.approx(100e-6)
+
+
+def test_a_round_costs_its_forwards_and_the_host(costs: CostModel) -> None:
+    whole = costs.curve(("draft", "verify", "host"), 5, 40)
+    parts = costs.forward_s("draft", 5, 40, 900) + costs.forward_s("verify", 5, 40, 900) + costs.host_s(5, 40)
+    assert whole(900) == pytest.approx(parts)
+    assert whole.covers(900)
+
+
+def test_a_kind_without_rows_is_refused_by_name(tmp_path: Path) -> None:
+    write_profile(tmp_path / "p.csv", profiles.header(), [Row("draft", 1, 8, 0, 1.0, 0, 1)])
+    with pytest.raises(ValueError, match=r"p\.csv: kind: no rows of kind 'verify'; there are: draft"):
+        read_profile(tmp_path / "p.csv").costs().forward_s("verify", 1, 8, 0)
+
+
+def test_closed_forms_are_their_formulas() -> None:
+    assert constant_costs(draft=2.0).forward_s("draft", 9, 99, 999) == 2.0
+    assert constant_costs(draft=2.0).forward_s("verify", 9, 99, 999) == 0.0
+    linear = linear_costs(1.0, 0.5, 0.25, host_s=3.0)
+    assert linear.forward_s("rows", 2, 8, 16) == 1 + 4 + 4
+    assert linear.host_s(2, 8) == 3.0
+
+
+def test_profiles_are_read_as_written(tmp_path: Path) -> None:
+    profile = read_profile(profiles.write(tmp_path / "p.csv"))
+    assert list(profile.rows) == sorted(profiles.rows())
+    assert profile.header["model"] == "tiny"
+
+
+FIELD_ERRORS = [
+    ("median_us", "nan", "a number of at least 0.001"),
+    ("median_us", "0", "a number of at least 0.001"),
+    ("median_us", "inf", "a number of at least 0.001"),
+    ("spread_us", "-1", "a number of at least 0"),
+    ("requests", "0", "a whole number of at least 1"),
+    ("requests", "1.5", "a whole number of at least 1"),
+    ("query_tokens", "0", "a whole number of at least 1"),
+    ("context_tokens", "-1", "a whole number of at least 0"),
+    ("repeats", "", "a whole number of at least 1"),
+    ("kind", "warmup", "decode, draft, host"),
+]
+
+
+@pytest.mark.parametrize(("field", "found", "allowed"), FIELD_ERRORS)
+def test_a_bad_field_is_refused_with_line_and_field(
+    tmp_path: Path, lines: list[str], field: str, found: str, allowed: str
+) -> None:
+    first = next(i for i, line in enumerate(lines) if line.startswith("decode"))
+    cells = lines[first].split(",")
+    cells[Row._fields.index(field)] = found
+    message = refusal(tmp_path, [*lines[:first], ",".join(cells), *lines[first + 1 :]])
+    assert f"bad.csv:{first + 1}: {field}: found {found!r}, allowed: {allowed}" in message
+
+
+def test_an_unsorted_or_repeated_shape_is_refused(tmp_path: Path, lines: list[str]) -> None:
+    assert f"bad.csv:{len(lines)}: not sorted: verify" in refusal(tmp_path, [*lines[:-2], lines[-1], lines[-2]])
+    assert f"bad.csv:{len(lines) + 1}: the same shape twice" in refusal(tmp_path, [*lines, lines[-1]])
+
+
+def test_missing_parts_are_refused_by_name(tmp_path: Path, lines: list[str]) -> None:
+    columns = next(i for i, line in enumerate(lines) if line.startswith("kind"))
+    assert "header: missing gpu" in refusal(tmp_path, [line for line in lines if not line.startswith("# gpu")])
+    assert f":{columns + 1}: columns: found" in refusal(tmp_path, lines[:columns] + lines[columns + 1 :])
+    assert f":{columns + 1}: no rows" in refusal(tmp_path, lines[: columns + 1])
+    assert "bad.csv: header: missing recguide-profile" in refusal(tmp_path, [])
+    assert f":{len(lines)}: found 3 fields, allowed: 7" in refusal(tmp_path, [*lines[:-1], "verify,1,8"])
+    assert "recguide-profile: found '9', allowed: 1" in refusal(tmp_path, ["# recguide-profile: 9", *lines[1:]])
+    (tmp_path / "bad.csv").write_bytes(b"# model: \xff")
+    with pytest.raises(ValueError, match=r"bad\.csv: byte 9: not UTF-8"):
+        read_profile(tmp_path / "bad.csv")
+
+
+def test_an_unknown_profile_name_lists_the_shipped_ones() -> None:
+    with pytest.raises(FileNotFoundError, match="profile 'nowhere': neither a file nor a shipped profile; shipped: "):
+        resolve_profile("nowhere")
+
+
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=30)
+@given(damage=st.integers(0, 10_000), junk=st.text(max_size=3))
+def test_a_damaged_profile_never_fails_in_another_way(tmp_path: Path, damage: int, junk: str) -> None:
+    text = profiles.write(tmp_path / "good.csv").read_text()
+    (tmp_path / "bad.csv").write_text(
+        text[: damage % len(text)] + junk + text[damage % len(text) + 1 :], encoding="utf-8"
+    )
+    message = "bad.csv"
+    try:
+        read_profile(tmp_path / "bad.csv")
+    except ValueError as error:
+        message = str(error)
+    assert "bad.csv" in message
