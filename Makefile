@@ -1,0 +1,38 @@
+# Each target makes .venv when it is missing and installs what it needs: only Python 3.11+ and make must be there.
+PYTHON ?= python3
+BIN := .venv/bin
+# without a GPU the plain build does, pinned so that a wheel already at hand is taken
+TORCH ?= $(if $(shell command -v nvidia-smi),torch,torch==2.13.0)
+
+.PHONY: demo test lint clean
+
+demo: .venv/demo.stamp
+	$(BIN)/recguide sweep --trace smollm2-135m --profile smollm2-135m-h200 --output results/demo
+
+test: lint
+	$(BIN)/pytest
+
+lint: .venv/test.stamp
+	$(BIN)/ruff check
+	$(BIN)/ruff format --check
+	$(BIN)/mypy
+
+.venv/demo.stamp: pyproject.toml | .venv/bin/pip
+	$(BIN)/pip install --quiet -e .
+	touch $@
+
+.venv/test.stamp: pyproject.toml | .venv/bin/pip
+	$(BIN)/pip install --quiet $(TORCH)
+	$(BIN)/pip install --quiet -e '.[engine,dev]'
+	touch $@
+
+.venv/bin/pip:
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' \
+		|| { echo "$(PYTHON) is older than 3.11 or missing: apt install python3, or make PYTHON=python3.12" >&2; exit 1; }
+	@$(PYTHON) -c 'import ensurepip, venv' 2>/dev/null \
+		|| { echo "$(PYTHON) cannot make a virtual environment: apt install python3-venv" >&2; exit 1; }
+	$(PYTHON) -m venv .venv
+
+clean:
+	rm -rf .venv results build dist .mypy_cache .pytest_cache .ruff_cache .hypothesis .package/*.egg-info
+	find . -name __pycache__ -type d -not -path './.git/*' -prune -exec rm -rf {} +
