@@ -1,0 +1,55 @@
+"""Named shapes with random weights: what a model of that size costs, on a machine that does not have its weights."""
+
+import hashlib
+
+import torch
+
+from recguide.engine.model import Decoder, ModelConfig
+
+INIT_STD = 0.02
+
+
+def _nld(name: str, hidden_size: int, num_layers: int, intermediate_size: int, rope_theta: float) -> ModelConfig:
+    # the 8B and 14B of the paper, section 6.1: Ministral-3 backbones with 32 query and 8 key-value heads of 128. Up to
+    # the 16384 tokens of max_context their query scaling is exactly 1; YaRN changes rotary angles but no cost
+    return ModelConfig(
+        name=name,
+        hidden_size=hidden_size,
+        num_layers=num_layers,
+        num_heads=32,
+        num_kv_heads=8,
+        head_dim=128,
+        intermediate_size=intermediate_size,
+        vocab_size=131072,
+        rope_theta=rope_theta,
+        rms_norm_eps=1e-5,
+        tie_word_embeddings=False,
+        max_context=16384,
+        mask_id=100,
+        eos_ids=(11,),
+    )
+
+
+SHAPES = {
+    "nld-3b": _nld("nld-3b", 3072, 26, 9216, 1e6),
+    "nld-8b": _nld("nld-8b", 4096, 34, 14336, 1e6),
+    "nld-14b": _nld("nld-14b", 5120, 40, 16384, 1e9),
+}
+
+
+@torch.no_grad()
+def random_decoder(config: ModelConfig, device: torch.device | str, dtype: torch.dtype, seed: int) -> Decoder:
+    """A decoder of this shape whose matrices are drawn on ``device`` itself: normal of deviation 0.02; norms are 1."""
+    decoder = Decoder(config, device, dtype).requires_grad_(False)
+    generator = torch.Generator(decoder.device).manual_seed(seed)
+    for parameter in decoder.parameters():
+        if parameter.dim() == 1:
+            parameter.fill_(1.0)
+        else:
+            parameter.normal_(0.0, INIT_STD, generator=generator)
+    return decoder
+
+
+def random_sha256(config: ModelConfig, seed: int) -> str:
+    """The weights hash of a random model: of its shape and seed, since the drawn numbers mean nothing."""
+    return hashlib.sha256(f"random weights, seed {seed}: {config}".encode()).hexdigest()

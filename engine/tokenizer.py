@@ -1,0 +1,117 @@
+"""Text to token ids and back, with the chat template of the model: one thin class over a `tokenizers` tokenizer."""
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, NoReturn
+
+import jinja2
+import tokenizers
+from jinja2.sandbox import ImmutableSandboxedEnvironment
+from tokenizers import AddedToken, decoders, models, pre_tokenizers
+
+
+def _refuse(message: str) -> NoReturn:
+    raise ValueError(f"chat template: {message}")
+
+
+def _compiled(template: str) -> jinja2.Template:
+    # the settings every published chat template is written for
+    environment = ImmutableSandboxedEnvironment(trim_blocks=True, lstrip_blocks=True)
+    environment.globals["raise_exception"] = _refuse
+    return environment.from_string(template)
+
+
+class Tokenizer:
+    """Encodes and decodes. ``chat_template`` is the model's Jinja template; without one there is no chat encoding."""
+
+    def __init__(self, backend: tokenizers.Tokenizer, chat_template: str | None = None, **special: str) -> None:
+        self._backend = backend
+        self._template = None if chat_template is None else _compiled(chat_template)
+        self._special = special
+        self.chat_template = chat_template
+
+    @property
+    def vocab_size(self) -> int:
+        """Number of tokens, added ones included."""
+        return self._backend.get_vocab_size(with_added_tokens=True)
+
+    def token_id(self, token: str) -> int | None:
+        """The id of a token by its exact string, or None."""
+        return self._backend.token_to_id(token)
+
+    def encode(self, text: str) -> list[int]:
+        """Ids of ``text`` as it stands: nothing is added, and the names of special tokens become those tokens."""
+        return list(self._backend.encode(text, add_special_tokens=False).ids)
+
+    def encode_chat(self, text: str) -> list[int]:
+        """Ids of a conversation in which the user has said ``text`` and the assistant is about to answer.
+
+        The template supplies the model's default system prompt. Raises ValueError when the model has no template.
+        """
+        if self._template is None:
+            raise ValueError("tokenizer: the model has no chat template")
+        messages = [{"role": "user", "content": text}]
+        return self.encode(self._template.render(messages=messages, add_generation_prompt=True, **self._special))
+
+    def decode(self, ids: Sequence[int]) -> str:
+        """The text of ``ids``, special tokens left out."""
+        return self._backend.decode(list(ids), skip_special_tokens=True)
+
+    def to_json(self) -> str:
+        """The tokenizer (without its chat template) as the content of a ``tokenizer.json``."""
+        return self._backend.to_str()
+
+
+def byte_level_bpe(tokens: Sequence[str], merges: Sequence[str], special: Sequence[str]) -> tokenizers.Tokenizer:
+    """SmolLM2's tokenizer from its vocabulary (id = index), its merges ("left right") and its special tokens.
+
+    Digits are split off one by one before the byte-level split, as llama.cpp's pre-tokenizer "smollm" does.
+    """
+    pairs = [(left, right) for left, right in (merge.split(" ") for merge in merges)]
+    backend = tokenizers.Tokenizer(models.BPE(vocab={token: i for i, token in enumerate(tokens)}, merges=pairs))
+    digits = pre_tokenizers.Digits(individual_digits=True)
+    backend.pre_tokenizer = pre_tokenizers.Sequence([digits, pre_tokenizers.ByteLevel(add_prefix_space=False)])
+    backend.decoder = decoders.ByteLevel()
+    backend.add_special_tokens([AddedToken(token, special=True, normalized=False) for token in special])
+    return backend
+
+
+def read_tokenizer(folder: Path) -> Tokenizer | None:
+    """The tokenizer of a Hugging Face directory (``tokenizer.json`` and its chat template), or None without one."""
+    path = folder / "tokenizer.json"
+    if not path.exists():
+        return None
+    try:
+        backend = tokenizers.Tokenizer.from_file(str(path))
+    except Exception as error:  # the library raises bare Exception on any malformed file
+        raise ValueError(f"{path}: not a tokenizer: {error}") from error
+    settings = _settings(folder)
+    special = {name: _text(settings[name]) for name in ("bos_token", "eos_token") if settings.get(name)}
+    return Tokenizer(backend, _chat_template(folder, settings), **special)
+
+
+def _settings(folder: Path) -> dict[str, Any]:
+    path = folder / "tokenizer_config.json"
+    if not path.exists():
+        return {}
+    try:
+        settings: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+    except json.JSONDecodeError as error:
+        raise ValueError(f"{path}: not JSON: {error}") from error
+    return settings
+
+
+def _text(token: str | dict[str, Any]) -> str:
+    return token if isinstance(token, str) else str(token["content"])
+
+
+def _chat_template(folder: Path, settings: dict[str, Any]) -> str | None:
+    path = folder / "chat_template.jinja"
+    if path.exists():
+        return path.read_text(encoding="utf-8")
+    template = settings.get("chat_template")
+    if isinstance(template, list):
+        # several named templates: the one for plain conversation
+        return next((str(entry["template"]) for entry in template if entry["name"] == "default"), None)
+    return template
