@@ -45,6 +45,12 @@ class KVCache:
         self.keys = torch.zeros(shape, device=device, dtype=dtype)
         self.values = torch.zeros(shape, device=device, dtype=dtype)
 
+    def rows(self, rows: slice) -> "KVCache":
+        """The cache of some of the requests, on the same memory."""
+        part = object.__new__(KVCache)
+        part.keys, part.values = self.keys[:, rows], self.values[:, rows]
+        return part
+
     def write(self, layer: int, slots: Tensor, keys: Tensor, values: Tensor) -> None:
         """Put ``keys`` and ``values`` ``[N, T, kv_heads, head_dim]`` at ``slots`` ``[N, T]`` of a layer."""
         rows = torch.arange(slots.shape[0], device=slots.device)[:, None]
@@ -154,6 +160,8 @@ class Decoder(nn.Module):
         self.embed_tokens = nn.Parameter(torch.empty(config.vocab_size, config.hidden_size, device=device, dtype=dtype))
         self.layers = nn.ModuleList([Layer(config, device, dtype) for _ in range(config.num_layers)])
         self.final_norm = nn.Parameter(torch.empty(config.hidden_size, device=device, dtype=dtype))
+        # an adapter's input embedding of the mask token; the output head keeps the base's row
+        self.mask_embedding: nn.Parameter | None = None
         self.head = (
             self.embed_tokens if config.tie_word_embeddings else nn.Parameter(torch.empty_like(self.embed_tokens))
         )
@@ -167,6 +175,13 @@ class Decoder(nn.Module):
     def device(self) -> torch.device:
         """The device of the weights."""
         return self.embed_tokens.device
+
+    def embed(self, ids: Tensor) -> Tensor:
+        """Input embeddings ``[N, T, hidden]``."""
+        x = F.embedding(ids, self.embed_tokens)
+        if self.mask_embedding is None:
+            return x
+        return torch.where((ids == self.config.mask_id)[..., None], self.mask_embedding.to(x.dtype), x)
 
     def hidden(
         self,
@@ -183,7 +198,7 @@ class Decoder(nn.Module):
         new keys and values go to ``slots`` ``[N, T]`` first and S counts cache slots; without one the tokens see each
         other (S = T). ``draft`` routes the draft adapter: True, False, or ``[N, T, 1]`` per token.
         """
-        x = F.embedding(ids, self.embed_tokens)
+        x = self.embed(ids)
         table = rotary_table(positions, self.config.head_dim, self.config.rope_theta)
         bias = mask_bias(mask, x.dtype)
         for index, layer in enumerate(self.layers):

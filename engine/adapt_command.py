@@ -1,0 +1,67 @@
+"""`recguide adapt`: from a causal language model and prompts to an adapter file."""
+
+import json
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+if TYPE_CHECKING:
+    pass
+
+
+def say(text: str) -> None:
+    """One line of progress on stderr."""
+    typer.echo(text, err=True)
+
+
+def adapt(
+    model: Annotated[str, typer.Argument(help="smollm2-135m or a Hugging Face directory")],
+    output: Annotated[Path, typer.Option(help="the adapter file (safetensors) to write")],
+    prompts: Annotated[list[Path] | None, typer.Option(help="JSONL with a 'prompt' a line, to distil on")] = None,
+    corpus: Annotated[list[Path] | None, typer.Option(help="distilled text (npz) to train on")] = None,
+    save_corpus: Annotated[Path | None, typer.Option(help="keep the distilled text here and use it again")] = None,
+    invent: Annotated[int, typer.Option(help="how many prompts the model writes itself")] = 0,
+    seconds: Annotated[float, typer.Option(help="training time")] = 600.0,
+    distil_seconds: Annotated[float, typer.Option(help="distillation time")] = 120.0,
+    steps: Annotated[int, typer.Option(help="training steps at most")] = 100_000,
+    shared_rank: Annotated[int, typer.Option(help="rank of the merged update; 0 freezes the base")] = 64,
+    draft_rank: Annotated[int, typer.Option(help="rank of the update for draft tokens alone")] = 96,
+    shifted: Annotated[bool, typer.Option(help="draft logits score the next position")] = False,
+    soft: Annotated[float, typer.Option(help="share of the verifier's distribution in the draft loss, 0..1")] = 0.0,
+    decay: Annotated[float, typer.Option(help="draft tokens before the loss weight falls to 1/e")] = 7.0,
+    learning_rate: Annotated[float, typer.Option()] = 1e-3,
+    max_prompt: Annotated[int, typer.Option(help="prompt tokens of a training row")] = 192,
+    max_response: Annotated[int, typer.Option(help="response tokens of a training row")] = 256,
+    batch: Annotated[int, typer.Option(help="requests decoded together in distillation")] = 1024,
+    device: Annotated[str, typer.Option()] = "auto",
+    seed: Annotated[int, typer.Option()] = 0,
+) -> None:
+    """Train a diffusion-AR self-speculator: greedy self-distillation, then draft and AR losses on [clean | blocks].
+
+    Data: one JSON line with what was trained, on stdout. Under torchrun every process trains on a GPU of its own.
+    """
+    from recguide.engine.adapt import Recipe
+    from recguide.engine.adapt_run import prepare_corpora, start_processes, train_adapter
+
+    if not (prompts or corpus or invent):
+        raise ValueError("adapt: nothing to train on: give --prompts, --corpus or --invent")
+    recipe = Recipe(
+        seconds=seconds,
+        steps=steps,
+        shared_rank=shared_rank,
+        draft_rank=draft_rank,
+        draft_shift=int(shifted),
+        soft=soft,
+        decay=decay,
+        learning_rate=learning_rate,
+        seed=seed,
+    )
+    place = start_processes(device)
+    lengths = (max_prompt, max_response)
+    texts = prepare_corpora(
+        model, place, prompts or [], corpus or [], save_corpus, invent, distil_seconds, lengths, batch, say
+    )
+    result = train_adapter(model, place, texts, recipe, output, " ".join(sys.argv), say)
+    typer.echo(json.dumps(result, sort_keys=True))

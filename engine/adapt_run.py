@@ -1,0 +1,149 @@
+"""The steps behind `recguide adapt`: distil or load text, train, write the adapter file."""
+
+import os
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+
+import numpy as np
+import torch
+import torch.distributed as dist
+
+from recguide.engine.adapt import Recipe, compile_layers, rank_of_process, train
+from recguide.engine.adapters import FORMAT, AdapterInfo, pack, save_adapter
+from recguide.engine.corpora import encode_prompts, load_corpus, read_training_prompts, save_corpus, user_openings
+from recguide.engine.distill import Corpus, StepDecoder, distil, invent_prompts
+from recguide.engine.loading import load_model
+from recguide.engine.model import Decoder
+from recguide.engine.tokenizer import Tokenizer
+
+Say = Callable[[str], None]
+
+
+def start_processes(device: str) -> torch.device:
+    """The device to train on; under torchrun also joins the process group."""
+    if device == "auto":
+        device = "cuda" if torch.cuda.is_available() else "cpu"
+    if "RANK" not in os.environ:
+        return torch.device(device)
+    local = int(os.environ["LOCAL_RANK"])
+    if device == "cuda":
+        torch.cuda.set_device(local)
+    dist.init_process_group("nccl" if device == "cuda" else "gloo")
+    return torch.device(device, local) if device == "cuda" else torch.device(device)
+
+
+def training_dtype(device: torch.device) -> torch.dtype:
+    """The frozen base is held in bf16 on a GPU, in fp32 on a CPU."""
+    return torch.bfloat16 if device.type == "cuda" else torch.float32
+
+
+@dataclass(frozen=True, slots=True)
+class Source:
+    """What to distil: prompt files and ``invent`` prompts of the model's own, within ``seconds``.
+
+    Prompts of more than ``shortest`` and at most ``max_prompt`` tokens, ``batch`` of them decoded together.
+    """
+
+    prompts: Sequence[Path]
+    invent: int
+    seconds: float
+    max_prompt: int
+    max_response: int
+    batch: int
+    shortest: int = 0
+
+
+def distil_source(model: str, device: torch.device, source: Source, say: Say) -> Corpus:
+    """Greedy responses of the base model to the prompts of a source."""
+    loaded = load_model(model, device, training_dtype(device))
+    if loaded.tokenizer is None:
+        raise ValueError(f"{model}: has no tokenizer, so there is nothing to distil")
+    started = time.monotonic()
+    texts = [prompt for path in source.prompts for prompt in read_training_prompts(path)]
+    encoded = encode_prompts(loaded.tokenizer, texts, source.max_prompt, source.shortest)
+    if source.invent:
+        encoded += _invented(loaded.decoder, loaded.tokenizer, source)
+    say(f"{len(encoded)} prompts after {time.monotonic() - started:.0f} s")
+    # long training texts differ in kind from file to file: any part of them should be a fair sample
+    np.random.default_rng(0).shuffle(encoded)
+    steps = StepDecoder(loaded.decoder, source.batch, source.max_prompt + source.max_response)
+    going = partial(_in_time, started, source.seconds, say)
+    corpus = distil(steps, encoded, source.max_prompt, source.max_response, going)
+    say(f"{len(corpus.tokens)} of {len(encoded)} responses, mean length {corpus.response_lens.mean():.0f}")
+    return corpus
+
+
+def _invented(decoder: Decoder, tokenizer: Tokenizer, source: Source) -> list[list[int]]:
+    openings, closing = user_openings(tokenizer)
+    room = source.max_prompt - max(map(len, openings)) - len(closing)
+    sampler = StepDecoder(decoder, source.batch, source.max_prompt, temperature=1.0)
+    return invent_prompts(sampler, openings, min(room, 128), closing, source.invent)
+
+
+def _in_time(started: float, seconds: float, say: Say, done: int) -> bool:
+    say(f"{done} responses after {time.monotonic() - started:.0f} s")
+    # the first batch is always wanted
+    return done == 0 or time.monotonic() - started < seconds
+
+
+def train_adapter(
+    model: str,
+    device: torch.device,
+    corpora: Sequence[Corpus],
+    recipe: Recipe,
+    output: Path,
+    command: str,
+    say: Say,
+) -> dict[str, float | int | str]:
+    """Train updates of ``model`` on ``corpora`` and write them to ``output``; returns what the file says of it."""
+    if device.type == "cuda":
+        compile_layers()
+    tuned = load_model(model, device, training_dtype(device))
+    base = load_model(model, device, training_dtype(device))
+    base.decoder.requires_grad_(False)
+    chief = rank_of_process() == 0
+    rows = [float(len(corpus.tokens)) for corpus in corpora]
+    result = train(tuned.decoder, base.decoder, corpora, rows, recipe, say if chief else lambda _: None)
+    info = AdapterInfo(
+        format=FORMAT,
+        base_model=tuned.config.name,
+        base_weights_sha256=tuned.weights_sha256,
+        mask_id=tuned.config.mask_id,
+        draft_shift=recipe.draft_shift,
+        shared_rank=recipe.shared_rank,
+        draft_rank=recipe.draft_rank,
+        training={**result, **_provenance(recipe, corpora, device), "command": command},
+    )
+    if chief:
+        save_adapter(output, pack(tuned.decoder), info)
+    return dict(info.training)
+
+
+def _provenance(recipe: Recipe, corpora: Sequence[Corpus], device: torch.device) -> dict[str, str | int | float]:
+    return {
+        "responses": sum(len(corpus.tokens) for corpus in corpora),
+        "response_tokens": int(sum(corpus.response_lens.sum() for corpus in corpora)),
+        "processes": dist.get_world_size() if dist.is_initialized() else 1,
+        "learning_rate": recipe.learning_rate,
+        "soft": recipe.soft,
+        "decay": recipe.decay,
+        "gpu": torch.cuda.get_device_name(device) if device.type == "cuda" else "none",
+        "torch": torch.__version__,
+    }
+
+
+def prepare_corpora(
+    model: str, device: torch.device, source: Source, corpora: Sequence[Path], keep: Path | None, say: Say
+) -> list[Corpus]:
+    """Every corpus to train on: the given files, and what is distilled now (or was, when ``keep`` exists)."""
+    texts = [load_corpus(path) for path in corpora]
+    if keep is not None and keep.exists():
+        return [*texts, load_corpus(keep)]
+    if source.prompts or source.invent:
+        texts.append(distil_source(model, device, source, say))
+        if keep is not None:
+            save_corpus(keep, texts[-1])
+    return texts

@@ -1,0 +1,145 @@
+"""Adapter files: what turns a causal language model into a self-speculator, as low-rank updates in int8.
+
+An adapter holds up to two updates of every projection. The *shared* one is merged into the weights when it is loaded,
+so it acts on drafting and verifying alike; the *draft* one stays apart and is routed per token, as the released
+Nemotron-Labs-Diffusion adapters are. Either may be absent. It also holds the input embedding of the mask token.
+"""
+
+import hashlib
+import json
+from collections.abc import Iterator, Mapping
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+
+import torch
+from safetensors import SafetensorError, safe_open
+from safetensors.torch import save
+from torch import Tensor, nn
+
+from recguide.engine.model import Decoder, Layer, Linear, LowRank
+
+FORMAT = 1
+PROJECTIONS = ("qkv", "out", "gate_up", "down")
+KINDS = ("shared", "draft")
+SHIPPED = Path(__file__).with_name("adapters")
+
+
+@dataclass(frozen=True, slots=True)
+class AdapterInfo:
+    """What an adapter file says of itself; ``base_weights_sha256`` is the model that it fits, and no other."""
+
+    format: int
+    base_model: str
+    base_weights_sha256: str
+    mask_id: int
+    draft_shift: int
+    shared_rank: int
+    draft_rank: int
+    training: Mapping[str, str | int | float]
+
+
+def projections(decoder: Decoder) -> Iterator[tuple[str, Linear]]:
+    """Every adaptable projection under the name that adapter files use, ``layers.<i>.<projection>``."""
+    for index, layer in enumerate(decoder.layers):
+        assert isinstance(layer, Layer)
+        for name in PROJECTIONS:
+            yield f"layers.{index}.{name}", getattr(layer, name)
+
+
+def quantise(matrix: Tensor, axis: int) -> tuple[Tensor, Tensor]:
+    """Symmetric int8 values of a matrix and their fp32 scales, one per rank; ``axis`` is the other axis."""
+    scale = matrix.float().abs().amax(axis).clamp(min=1e-12) / 127
+    return (matrix.float() / scale.unsqueeze(axis)).round().to(torch.int8), scale
+
+
+def pack(decoder: Decoder) -> dict[str, Tensor]:
+    """The tensors of an adapter file from the updates a decoder carries."""
+    assert decoder.mask_embedding is not None
+    tensors = {"mask_embedding": decoder.mask_embedding.detach().float()}
+    for name, linear in projections(decoder):
+        for update in linear.updates:
+            assert isinstance(update, LowRank)
+            key = f"{'draft' if update.draft_only else 'shared'}.{name}"
+            tensors[f"{key}.a"], tensors[f"{key}.a_scale"] = quantise(update.a.detach(), 1)
+            tensors[f"{key}.b"], tensors[f"{key}.b_scale"] = quantise(update.b.detach(), 0)
+    return {key: tensor.cpu().contiguous() for key, tensor in tensors.items()}
+
+
+def save_adapter(path: Path, tensors: Mapping[str, Tensor], info: AdapterInfo) -> None:
+    """Write an adapter file, through a temporary name so that no half file is ever left."""
+    text = json.dumps(asdict(info), sort_keys=True)
+    partial = path.with_name(path.name + ".part")
+    partial.write_bytes(save(dict(tensors), metadata={"recguide_adapter": text}))
+    partial.replace(path)
+
+
+def read_info(path: Path) -> AdapterInfo:
+    """The description inside an adapter file; ValueError when it is not one of ours or of another format."""
+    try:
+        with safe_open(path, framework="pt") as file:
+            text = (file.metadata() or {}).get("recguide_adapter")
+    except SafetensorError as error:
+        raise ValueError(f"{path}: not a readable safetensors file ({error})") from error
+    if text is None:
+        raise ValueError(f"{path}: no 'recguide_adapter' metadata; found a safetensors file of another kind")
+    fields = json.loads(text)
+    if fields.get("format") != FORMAT:
+        raise ValueError(f"{path}: format {fields.get('format')}, this version reads {FORMAT}")
+    return AdapterInfo(**fields)
+
+
+def file_sha256(path: Path) -> str:
+    """The hash that traces name an adapter by."""
+    return hashlib.sha256(path.read_bytes()).hexdigest()
+
+
+def resolve_adapter(name: str) -> Path:
+    """An adapter file by path, or a shipped one by its name."""
+    for path in (Path(name), SHIPPED / f"{name}.safetensors"):
+        if path.is_file():
+            return path
+    shipped = sorted(path.stem for path in SHIPPED.glob("*.safetensors"))
+    raise ValueError(f"adapter {name!r}: no such file, and the shipped ones are {shipped}")
+
+
+def load_adapter(decoder: Decoder, path: Path, weights_sha256: str) -> AdapterInfo:
+    """Merge the shared update into the weights, attach the draft update, and set the mask token and the draft shift.
+
+    Raises ValueError when the adapter belongs to other base weights, or its tensors do not fit the decoder.
+    """
+    info = read_info(path)
+    if info.base_weights_sha256 != weights_sha256:
+        raise ValueError(
+            f"{path}: made for {info.base_model} with weights {info.base_weights_sha256[:12]}, "
+            f"but the loaded weights are {weights_sha256[:12]}"
+        )
+    with safe_open(path, framework="pt") as file:
+        tensors = {key: file.get_tensor(key) for key in file.keys()}  # noqa: SIM118 - a safe_open is not iterable
+    attach(decoder, info, tensors, path)
+    return info
+
+
+def attach(decoder: Decoder, info: AdapterInfo, tensors: Mapping[str, Tensor], path: Path) -> None:
+    """Give a decoder the updates of an adapter; every tensor must be used and none may be missing."""
+    left = dict(tensors)
+    try:
+        decoder.config = replace(decoder.config, mask_id=info.mask_id, draft_shift=info.draft_shift)
+        with torch.no_grad():
+            decoder.mask_embedding = nn.Parameter(left.pop("mask_embedding").to(decoder.embed_tokens))
+            for name, linear in projections(decoder):
+                if info.shared_rank:
+                    a, b = _dequantise(left, f"shared.{name}")
+                    linear.weight += (b @ a).to(linear.weight)
+                if info.draft_rank:
+                    a, b = _dequantise(left, f"draft.{name}")
+                    linear.updates.append(LowRank(a.to(linear.weight), b.to(linear.weight), draft_only=True))
+    except (KeyError, RuntimeError) as error:
+        raise ValueError(f"{path}: does not fit {decoder.config.name}: {error}") from error
+    if left:
+        raise ValueError(f"{path}: tensors left over: {sorted(left)[:4]}")
+
+
+def _dequantise(tensors: dict[str, Tensor], key: str) -> tuple[Tensor, Tensor]:
+    a = tensors.pop(f"{key}.a").float() * tensors.pop(f"{key}.a_scale")[:, None]
+    b = tensors.pop(f"{key}.b").float() * tensors.pop(f"{key}.b_scale")[None, :]
+    return a, b
