@@ -25,6 +25,9 @@ HEADER = (
     "attention",
 )
 VERSION = "1"
+PREFILL = ("prefill",)
+DECODE = ("decode", "host")
+ROUND = ("draft", "verify", "host")
 SHIPPED = Path(__file__).with_name("profiles")
 
 CurveOf = Callable[[str, int, int], Curve]
@@ -51,6 +54,10 @@ class CostModel:
     def forward_s(self, kind: str, requests: int, query_tokens: int, context_tokens: float) -> float:
         """Seconds of one forward; context tokens are those cached before the queries."""
         return self.curve((kind,), requests, query_tokens)(context_tokens)
+
+    def round_curve(self, block_size: int, requests: int) -> Curve:
+        """Seconds over context tokens of a round of these requests: a draft and a verify, or at 1 one decode."""
+        return self.curve(DECODE if block_size == 1 else ROUND, requests, requests * block_size)
 
     def host_s(self, requests: int, query_tokens: int) -> float:
         """Seconds that the host adds to a round whose verify has these query tokens."""

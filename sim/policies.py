@@ -1,0 +1,127 @@
+"""Choosing the next block size of every running request (paper, sections 5.2 and 6.1).
+
+A policy is a function of outcomes. It gives one block size for each request, or a single one for all of them; 1 means
+an AR step, one decode forward.
+"""
+
+from collections import Counter
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+import numpy as np
+
+from recguide.sim.costs import CostModel
+from recguide.sim.rounds import AR, Ints, Rounds
+
+
+@dataclass(slots=True)
+class Outcomes:
+    """All that a policy may see: what is known of the running requests, one entry each, while it is called."""
+
+    request: Ints
+    """Which one of the served requests."""
+    tokens: Ints
+    """Output tokens so far."""
+    rounds: Ints
+    """Finished rounds, AR steps included."""
+    block_size: Ints
+    """Of the last round; 0 before the first."""
+    accept_len: Ints
+    """Of the last round; 0 before the first."""
+    context_tokens: int = 0
+    """Cached tokens, summed over the running requests."""
+
+    @property
+    def running(self) -> int:
+        """Requests running at this step."""
+        return len(self.request)
+
+
+Policy = Callable[[Outcomes], int | Ints]
+
+
+def ar(seen: Outcomes) -> int:
+    """No drafts: every forward emits one token a request."""
+    return AR
+
+
+def fixed(block_size: int) -> Policy:
+    """Every request drafts a block of this size, as vanilla self-speculation does."""
+    return lambda seen: block_size
+
+
+RECIPE = ((4, 32), (32, 16), (None, 8))
+"""Requests running at the step, up to which a block size holds: the model family's official serving recipe."""
+
+
+def recipe(seen: Outcomes) -> int:
+    """One block size for all, smaller the more requests are running."""
+    return next(size for most, size in RECIPE if most is None or seen.running <= most)
+
+
+def oracle(rounds: Rounds, costs: CostModel) -> Policy:
+    """The block sizes that emit the most tokens per second of their round, from the recorded future.
+
+    Either each request has its own best B, found as if all the running ones used it, and the batch splits into
+    buckets; or the best B for all of them, where splitting costs more than it gains. AR steps are a choice too. It
+    looks one round ahead: where a round leaves a request is no part of the choice.
+    """
+    sizes = np.array(sorted(rounds.emitted))
+    emitted = np.stack([rounds.emitted[int(size)] for size in sizes])
+
+    def choose(seen: Outcomes) -> int | Ints:
+        seconds = [_round_s(costs, size, seen, seen.running) for size in sizes.tolist()]
+        progress = emitted[:, rounds.first[seen.request] + seen.tokens]
+        speed = progress / np.array(seconds)[:, None]
+        own = speed.argmax(axis=0)
+        counts = Counter(own.tolist())
+        if len(counts) == 1:
+            return int(sizes[own[0]])
+        together = speed.sum(axis=1)
+        split_s = sum(_round_s(costs, int(sizes[i]), seen, count) for i, count in counts.items())
+        if progress[own, np.arange(seen.running)].sum() / split_s > together.max():
+            return np.asarray(sizes[own])
+        return int(sizes[together.argmax()])
+
+    return choose
+
+
+def _round_s(costs: CostModel, block_size: int, seen: Outcomes, count: int) -> float:
+    """Seconds of a round of ``count`` of the running requests, with their share of the context."""
+    seconds = costs.round_curve(block_size, count)(seen.context_tokens * count / seen.running)
+    # where everything is free, the round with the most tokens is the best
+    return seconds or 1e-12
+
+
+def _fixed(argument: str, rounds: Rounds, costs: CostModel) -> Policy:
+    if not argument.isdecimal():
+        raise ValueError(f"found block size {argument!r}, allowed: fixed:B with a recorded B")
+    rounds.check(int(argument))
+    return fixed(int(argument))
+
+
+def _recipe(argument: str, rounds: Rounds, costs: CostModel) -> Policy:
+    for _, size in RECIPE:
+        rounds.check(size)
+    return recipe
+
+
+POLICIES: Mapping[str, Callable[[str, Rounds, CostModel], Policy]] = {
+    "ar": lambda argument, rounds, costs: ar,
+    "fixed": _fixed,
+    "recipe": _recipe,
+    "oracle": lambda argument, rounds, costs: oracle(rounds, costs),
+}
+WITH_ARGUMENT = {"fixed": "fixed:B"}
+
+
+def make_policy(name: str, rounds: Rounds, costs: CostModel) -> Policy:
+    """The policy that a name on the command line means; ValueError when there is none or a block size is unrecorded."""
+    head, colon, argument = name.partition(":")
+    if head not in POLICIES or bool(colon) != (head in WITH_ARGUMENT):
+        known = ", ".join(WITH_ARGUMENT.get(known, known) for known in POLICIES)
+        raise ValueError(f"policy {name!r}: unknown; known: {known}")
+    try:
+        return POLICIES[head](argument, rounds, costs)
+    except ValueError as error:
+        raise ValueError(f"policy {name!r}: {error}") from None
