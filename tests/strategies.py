@@ -143,7 +143,9 @@ def _random_drafts(
         match &= target < size
     second = ~match & (target < size) & (rng.random(target.shape) < 0.5 / (1 + 0.2 * doubt))
     no_eos = second & (rng.random(target.shape) < 0.99)
-    p1 = np.clip(np.exp(-0.35 * doubt) * rng.uniform(1 - 0.2 * np.minimum(doubt, 1), 1.0), 0.02, 1)
+    # the draft knows its own doubt only roughly, so that some confident tokens are wrong and some doubtful ones right
+    felt = doubt * rng.gamma(3.0, 1 / 3, target.shape)
+    p1 = np.clip(np.exp(-0.35 * felt), 0.02, 1)
     margin = np.clip(p1 - (1 - p1) * rng.uniform(0.3, 1.0, target.shape), 0, 1)
     return Drafts(
         *(_pack(bits) for bits in (match, second, no_eos)),

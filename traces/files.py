@@ -3,6 +3,7 @@
 import json
 import os
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import asdict, fields
 from pathlib import Path
 from typing import Any
@@ -46,8 +47,7 @@ _COMPRESSION_LEVEL = 19
 def write_trace(trace: DenseTrace, path: Path) -> None:
     """Check a trace and write it as one file, which appears whole or not at all."""
     check_trace(trace)
-    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
-    try:
+    with replacing(path) as temporary:
         pq.write_table(
             _table(trace),
             temporary,
@@ -56,6 +56,14 @@ def write_trace(trace: DenseTrace, path: Path) -> None:
             compression_level=_COMPRESSION_LEVEL,
             use_dictionary=False,
         )
+
+
+@contextmanager
+def replacing(path: Path) -> Iterator[Path]:
+    """A temporary name beside ``path``: it takes the path's place when the block ends, and is gone if it fails."""
+    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    try:
+        yield temporary
         os.replace(temporary, path)
     finally:
         temporary.unlink(missing_ok=True)

@@ -1,0 +1,39 @@
+"""The commands of `recguide traces`."""
+
+import json
+from dataclasses import asdict
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.console import Console
+
+app = typer.Typer(help="Look at recorded traces.", no_args_is_help=True, add_completion=False)
+
+
+@app.callback()
+def traces() -> None:
+    """Look at recorded traces."""
+
+
+@app.command()
+def show(
+    trace: Annotated[list[str], typer.Argument(help="Files, folders of *.parquet, or names of shipped traces.")],
+    as_json: Annotated[bool, typer.Option("--json", help="Print everything as one JSON object instead.")] = False,
+    plot: Annotated[Path | None, typer.Option(help="Draw confidence, margin and agreement into this PNG.")] = None,
+) -> None:
+    """Show where a trace comes from, and what acceptance it holds."""
+    # numpy, pyarrow and matplotlib are not needed to print the help of the commands
+    from recguide.traces.files import read_traces
+    from recguide.traces.summaries import summarise
+    from recguide.traces.tables import tables
+
+    summary = summarise(read_traces(trace))
+    if plot is not None:
+        from recguide.traces.plots import plot_trace
+
+        plot_trace(summary.confidence, summary.offsets, summary.provenance.model, plot)
+    if as_json:
+        typer.echo(json.dumps(asdict(summary), indent=1, allow_nan=False))
+    else:
+        Console().print(*tables(summary), sep="\n")
