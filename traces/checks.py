@@ -1,5 +1,6 @@
 """What a dense trace promises, checked where one enters or leaves: ValueError with request, field, found, allowed."""
 
+from collections.abc import Mapping
 from dataclasses import fields
 from datetime import datetime
 from typing import Any
@@ -34,21 +35,20 @@ def check_trace(trace: DenseTrace) -> None:
 
 
 def check_provenance(provenance: Provenance) -> None:
-    """Check block sizes, limits, dates and counts."""
+    """Check every field: texts, block sizes, limits, shares, dates and counts."""
     for field in fields(provenance):
-        if field.type is str:
-            value = getattr(provenance, field.name)
+        value = getattr(provenance, field.name)
+        if field.type is str or (field.name == "adapter_sha256" and value is not None):
             require(isinstance(value, str), field.name, value, "text")
     _check_block_sizes(provenance.block_sizes)
     require(provenance.draft_shift in (0, 1), "draft_shift", provenance.draft_shift, "0 or 1")
     for name in ("max_output_tokens", "max_context"):
         require(_is_count(getattr(provenance, name), 1), name, getattr(provenance, name), "a whole number, 1 or more")
     share = provenance.base_agreement
-    require(share is None or 0 <= share <= 1, "base_agreement", share, "0 to 1, or null")
+    is_share = isinstance(share, int | float) and 0 <= share <= 1
+    require(share is None or is_share, "base_agreement", share, "0 to 1, or null")
     require(_is_iso(provenance.created), "created", provenance.created, "an ISO 8601 time")
-    for dataset, reasons in provenance.dropped.items():
-        for reason, count in reasons.items():
-            require(_is_count(count, 0), f"dropped[{dataset!r}][{reason!r}]", count, "a whole number, 0 or more")
+    _check_dropped(provenance.dropped)
 
 
 def check_request(request: DenseRequest, provenance: Provenance) -> None:
@@ -78,6 +78,15 @@ def _check_block_sizes(block_sizes: tuple[int, ...]) -> None:
     inside = len(block_sizes) > 0 and all(_is_count(size, low) and size <= high for size in block_sizes)
     ascending = inside and list(block_sizes) == sorted(set(block_sizes))
     require(ascending, "block_sizes", list(block_sizes), f"ascending whole numbers, {low} to {high}")
+
+
+def _check_dropped(dropped: object) -> None:
+    if not isinstance(dropped, Mapping):
+        raise ValueError(f"dropped: found {dropped!r}, allowed: dataset to reason to count")
+    for dataset, reasons in dropped.items():
+        require(isinstance(reasons, Mapping), f"dropped[{dataset!r}]", reasons, "reason to count")
+        for reason, count in reasons.items():
+            require(_is_count(count, 0), f"dropped[{dataset!r}][{reason!r}]", count, "a whole number, 0 or more")
 
 
 def _check_header(request: DenseRequest, provenance: Provenance, where: str) -> None:

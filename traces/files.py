@@ -55,6 +55,7 @@ def write_trace(trace: DenseTrace, path: Path) -> None:
             compression="zstd",
             compression_level=_COMPRESSION_LEVEL,
             use_dictionary=False,
+            write_page_checksum=True,
         )
 
 
@@ -147,7 +148,7 @@ def _value(request: DenseRequest, column: str) -> object:
 def _load(path: Path) -> pa.Table:
     with path.open("rb") as file:
         try:
-            return pq.ParquetFile(file).read()
+            return pq.ParquetFile(file, page_checksum_verification=True).read()
         except (pa.ArrowException, OSError) as error:
             raise ValueError(f"not a readable Parquet file: {error}") from error
 

@@ -11,7 +11,7 @@ from recguide.traces.dense import DenseTrace
 from recguide.traces.files import read_trace, read_traces, resolve_traces, write_trace
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=30)
 @given(trace=dense_traces())
 def test_a_trace_reads_back_as_it_was_written(trace: DenseTrace, tmp_path_factory: pytest.TempPathFactory) -> None:
     path = tmp_path_factory.mktemp("traces") / "t.parquet"
