@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from recguide.sim.curves import Curve, Grid, added, interpolated, through
+from recguide.traces.files import replacing
 
 KINDS = ("decode", "draft", "host", "prefill", "quadratic", "rows", "verify")
 HEADER = (
@@ -171,9 +172,8 @@ def write_profile(path: Path, header: Mapping[str, str], rows: Sequence[Row]) ->
     """Write a profile that :func:`read_profile` reads, its rows sorted; the file appears whole or not at all."""
     comments = [f"# {key}: {value}" for key, value in {"recguide-profile": VERSION, **header}.items()]
     lines = [*comments, ",".join(Row._fields), *(",".join(map(str, row)) for row in sorted(rows))]
-    draft = path.with_name(f".{path.name}.tmp")
-    draft.write_text("\n".join(lines) + "\n", encoding="utf-8")
-    draft.replace(path)
+    with replacing(path) as temporary:
+        temporary.write_text("\n".join(lines) + "\n", encoding="utf-8")
 
 
 def _read_header(path: Path, lines: Sequence[str]) -> dict[str, str]:

@@ -22,10 +22,8 @@ class Outcomes:
     """Which one of the served requests."""
     tokens: Ints
     """Output tokens so far."""
-    rounds: Ints
-    """Finished rounds, AR steps included."""
     block_size: Ints
-    """Of the last round; 0 before the first."""
+    """Of the last round, 1 after an AR step; 0 before the first."""
     accept_len: Ints
     """Of the last round; 0 before the first."""
     context_tokens: int = 0

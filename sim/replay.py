@@ -3,6 +3,7 @@
 from collections import deque
 from collections.abc import Generator, Sequence
 from dataclasses import dataclass
+from itertools import chain
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -114,7 +115,7 @@ class _Server:
         """Sent requests of the current step."""
         self.rows: Ints | None = None
         """Their places among the running ones; None when all of those run."""
-        self.sent_s, self.first_token_s, self.finished_s = np.zeros((3, len(order)))
+        self.sent_s, self.first_token_s, self.finished_s = np.full((3, len(order)), np.nan)
         self.steps: list[Step] = []
         self.emission_request: list[int] = []
         self.emission_tokens: list[int] = []
@@ -191,8 +192,9 @@ class _Server:
 
     def record(self, concurrency: int) -> Replay:
         """The log as arrays."""
-        columns = zip(*self.steps, strict=True)
-        steps = {name: np.array(column) for name, column in zip(Step._fields, columns, strict=True)}
+        # every count of a step is far below 2^53, so a table of floats holds it exactly
+        table = np.fromiter(chain.from_iterable(self.steps), np.float64).reshape(-1, len(Step._fields))
+        steps = {name: table[:, i].astype(Step.__annotations__[name]) for i, name in enumerate(Step._fields)}
         return Replay(
             concurrency=concurrency,
             request=self.order,

@@ -62,6 +62,19 @@ class Rounds:
     largest: Ints | None
     """[rows] The largest block size that fits in the context; None when all do everywhere."""
 
+    def in_memory(self) -> "Rounds":
+        """The same as plain arrays, whatever kind of array it was made of."""
+        return Rounds(
+            self.block_sizes,
+            np.asarray(self.first),
+            np.asarray(self.prompt_tokens),
+            np.asarray(self.output_tokens),
+            {size: np.asarray(lens) for size, lens in self.accept_len.items()},
+            {size: np.asarray(lens) for size, lens in self.emitted.items()},
+            np.asarray(self.finished),
+            None if self.largest is None else np.asarray(self.largest),
+        )
+
     def check(self, block_size: int) -> None:
         """ValueError with the recorded block sizes, unless a round can run at this one."""
         if block_size not in self.emitted:

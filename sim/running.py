@@ -16,19 +16,19 @@ class Running:
         """Sent requests, in the order of the columns."""
         self.context_tokens = 0
         """Cached tokens of all of them: everything but the last token of each."""
-        self._bind(np.zeros((8, 0), np.int64))
+        self._bind(np.zeros((7, 0), np.int64))
 
     def _bind(self, state: Ints) -> None:
         self._state = state
-        request, tokens, self.at, rounds, block_size, accept_len, self.prompt_tokens, self.ran = state
+        request, tokens, self.at, block_size, accept_len, self.prompt_tokens, self.ran = state
         self._progress = state[1:3]
-        self.seen = Outcomes(request, tokens, rounds, block_size, accept_len, self.context_tokens)
+        self.seen = Outcomes(request, tokens, block_size, accept_len, self.context_tokens)
 
     def join(self, ids: list[int], requests: Ints, step: int) -> None:
         """Take in freshly prefilled requests, which have their first token."""
         prompt_tokens = self.rounds.prompt_tokens[requests]
         position = self.rounds.first[requests] + 1
-        joined = np.stack(np.broadcast_arrays(requests, 1, position, 0, 0, 0, prompt_tokens, step))
+        joined = np.stack(np.broadcast_arrays(requests, 1, position, 0, 0, prompt_tokens, step))
         self.ids += ids
         self.context_tokens += int(prompt_tokens.sum())
         self._bind(np.concatenate([self._state, joined], axis=1))
@@ -39,14 +39,12 @@ class Running:
         if rows is None:
             emitted = table.take(self.at)
             self._progress += emitted
-            seen.rounds += 1
             seen.block_size.fill(block_size)
             seen.accept_len[:] = emitted
             self.ran.fill(step)
         else:
             emitted = table.take(self.at.take(rows))
             self._progress[:, rows] += emitted
-            seen.rounds[rows] += 1
             seen.block_size[rows], seen.accept_len[rows], self.ran[rows] = block_size, emitted, step
         lens: list[int] = emitted.tolist()
         self.context_tokens += sum(lens)

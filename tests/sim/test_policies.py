@@ -16,7 +16,7 @@ FREE = constant_costs()
 
 def fresh(running: int) -> Outcomes:
     zero = np.zeros(running, np.int64)
-    return Outcomes(np.arange(running), zero + 1, zero, zero, zero)
+    return Outcomes(np.arange(running), zero + 1, zero, zero)
 
 
 @pytest.mark.parametrize(

@@ -195,10 +195,8 @@ def watching(into: Seen) -> Policy:
     """A policy that depends on everything it may see, and writes that down."""
 
     def choose(seen: Outcomes) -> Ints:
-        into.append(
-            [row.tolist() for row in (seen.tokens, seen.request, seen.rounds, seen.block_size, seen.accept_len)]
-        )
-        return np.array([4, 8, 16, 32])[(seen.tokens * 7 + seen.accept_len + seen.block_size + seen.rounds) % 4]
+        into.append([row.tolist() for row in (seen.tokens, seen.request, seen.block_size, seen.accept_len)])
+        return np.array([4, 8, 16, 32])[(seen.tokens * 7 + seen.accept_len + seen.block_size) % 4]
 
     return choose
 
