@@ -1,0 +1,79 @@
+"""What a sweep leaves behind: a table on the screen, and a folder with the points as Parquet, JSON and a plot."""
+
+import json
+from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+from rich.table import Table
+
+from recguide.sim.plots import plot_frontier
+from recguide.sim.sweep import Point, frontier
+from recguide.traces.files import replacing
+
+FORMAT = 1
+PLOT = "frontier.png"
+
+
+def write_results(folder: Path, points: Sequence[Point], about: Mapping[str, Any], title: str) -> Path:
+    """Write results.parquet, results.json and the plot; each appears whole or not at all. Gives the plot's path.
+
+    ``about`` says what the points come from. Nothing in the files depends on when or how fast they were made.
+    """
+    folder.mkdir(parents=True, exist_ok=True)
+    names = ("results.parquet", "results.json", PLOT)
+    with ExitStack() as stack:
+        table, document, plot = (stack.enter_context(replacing(folder / name)) for name in names)
+        pq.write_table(_columns(points, about), table, compression="zstd")
+        whole = {"recguide_sweep": FORMAT, **about, "points": points}
+        document.write_text(json.dumps(whole, indent=1, allow_nan=False) + "\n", encoding="utf-8")
+        plot_frontier(points, title, plot)
+    return folder / PLOT
+
+
+def _columns(points: Sequence[Point], about: Mapping[str, Any]) -> pa.Table:
+    table = pa.Table.from_pylist(list(points))
+    # a figure that no point has is a number all the same
+    fields = [pa.field(f.name, pa.float64()) if pa.types.is_null(f.type) else f for f in table.schema]
+    metadata = {"recguide": json.dumps(about, allow_nan=False)}
+    return table.cast(pa.schema(fields)).replace_schema_metadata(metadata)
+
+
+def table_of(points: Sequence[Point], title: str) -> Table:
+    """The points as a table, a section for each policy."""
+    shares = [name for name in points[0] if name.startswith("block_share_")]
+    blocks = "/".join(name.removeprefix("block_share_") for name in shares)
+    table = Table(title=title, title_justify="left")
+    table.add_column("policy", no_wrap=True)
+    for heading in ("C", "tokens/s", "per request", "speedup", "A", "TPF", "TTFT ms", "TPOT ms"):
+        table.add_column(heading, justify="right", no_wrap=True)
+    table.add_column(f"B={blocks} %", no_wrap=True)
+    table.add_column("extrap. %", justify="right", no_wrap=True)
+    for point, following in zip(points, [*points[1:], None], strict=True):
+        ends = following is not None and following["policy"] != point["policy"]
+        table.add_row(*_cells(point, shares), end_section=ends)
+    return table
+
+
+def _cells(point: Point, shares: Sequence[str]) -> list[str]:
+    mine, all_of = frontier(point)
+    return [
+        str(point["policy"]),
+        str(point["max_concurrency"]),
+        f"{all_of:,.0f}",
+        f"{mine:,.0f}",
+        _number(point["speedup"], 2),
+        _number(point["accept_length"], 2),
+        _number(point["tpf"], 2),
+        _number(point["mean_ttft_ms"], 1),
+        _number(point["mean_tpot_ms"], 2),
+        "/".join(_number(point[name], 0, scale=100) for name in shares),
+        _number(point["extrapolated_share"], 1, scale=100),
+    ]
+
+
+def _number(value: object, digits: int, scale: float = 1) -> str:
+    return f"{scale * float(str(value)):.{digits}f}" if value is not None else "-"

@@ -1,0 +1,134 @@
+"""The cross product of policies and concurrencies, every point over the same requests in the same order."""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+
+import joblib
+import numpy as np
+
+from recguide.sim.costs import CostModel
+from recguide.sim.metrics import metrics_of
+from recguide.sim.policies import make_policy
+from recguide.sim.replay import MAX_BATCHED_TOKENS, replay
+from recguide.sim.rounds import Rounds, rounds_of
+from recguide.traces.dense import DenseTrace
+
+Point = dict[str, str | float | int | None]
+"""One policy at one concurrency: both of these, its metrics, and its speedup over AR."""
+
+BASELINE = "ar"
+ENOUGH = 4
+"""Requests for each place in flight, below which filling up and running empty weigh on the whole run's figures."""
+
+
+def sweep(
+    trace: DenseTrace,
+    costs: CostModel,
+    policies: Sequence[str],
+    concurrencies: Sequence[int],
+    *,
+    num_prompts: int | None = None,
+    seed: int = 0,
+    jobs: int = 1,
+    max_batched_tokens: int = MAX_BATCHED_TOKENS,
+    done: Callable[[], None] = lambda: None,
+) -> list[Point]:
+    """Points by policy, then by concurrency, AR first whether or not it was asked for.
+
+    ``jobs`` processes (-1: one a core) share the work and change no result; ``done`` is called once a point.
+    """
+    rounds = rounds_of(trace)
+    names = list(dict.fromkeys([BASELINE, *policies]))
+    for name in names:
+        make_policy(name, rounds, costs)
+    order = serving_order(len(trace.requests), num_prompts, seed)
+    # the longest runs first, so that no process is left with one at the end
+    grid = [(name, concurrency) for concurrency in sorted(set(concurrencies)) for name in names]
+    run = joblib.delayed(_point)
+    found: dict[tuple[str, int], Point] = {}
+    results = joblib.Parallel(n_jobs=jobs, batch_size=1, return_as="generator")(
+        run(rounds, costs, name, concurrency, order, max_batched_tokens) for name, concurrency in grid
+    )
+    for key, point in zip(grid, results, strict=True):
+        found[key] = point
+        done()
+    points = [found[key] for key in sorted(grid, key=lambda key: (names.index(key[0]), key[1]))]
+    return [
+        point | {"speedup": speedup(point, found[BASELINE, int(point["max_concurrency"] or 0)])} for point in points
+    ]
+
+
+def _point(
+    rounds: Rounds, costs: CostModel, name: str, concurrency: int, order: Sequence[int], max_batched_tokens: int
+) -> Point:
+    # joblib hands large arrays over as memory maps, which are slow to index
+    rounds = rounds.in_memory()
+    policy = make_policy(name, rounds, costs)
+    run = replay(rounds, costs, policy, concurrency=concurrency, order=order, max_batched_tokens=max_batched_tokens)
+    return {"policy": name, **metrics_of(run, rounds)}
+
+
+def serving_order(num_recorded: int, num_prompts: int | None, seed: int) -> list[int]:
+    """Rows of the requests to send, shuffled; more than were recorded means whole further shuffles of them."""
+    rng = np.random.default_rng(seed)
+    wanted = num_recorded if num_prompts is None else num_prompts
+    shuffles = [rng.permutation(num_recorded) for _ in range(-(-wanted // num_recorded))]
+    rows: list[int] = np.concatenate(shuffles)[:wanted].tolist()
+    return rows
+
+
+def frontier(point: Mapping[str, object]) -> tuple[float, float]:
+    """Tokens per second and request, and of all requests: in the steady window, or in the whole run without one."""
+    window = "steady_" if point["steady_output_throughput"] is not None else ""
+    mine, all_of = point[f"{window}output_throughput_per_request"], point[f"{window}output_throughput"]
+    return float(str(mine or 0)), float(str(all_of or 0))
+
+
+def speedup(point: Mapping[str, object], baseline: Mapping[str, object]) -> float | None:
+    """Aggregate throughput over the baseline's at the same concurrency."""
+    ours, theirs = frontier(point)[1], frontier(baseline)[1]
+    return ours / theirs if theirs > 0 else None
+
+
+def only_datasets(trace: DenseTrace, names: Sequence[str]) -> DenseTrace:
+    """The requests of the named datasets, or of all where none is named; ValueError lists those that there are."""
+    known = sorted({request.dataset for request in trace.requests})
+    for name in names:
+        if name not in known:
+            raise ValueError(f"dataset {name!r}: not in the trace; there are: {', '.join(known)}")
+    kept = tuple(request for request in trace.requests if not names or request.dataset in names)
+    return replace(trace, requests=kept)
+
+
+def warnings_of(points: Sequence[Point], num_recorded: int) -> list[str]:
+    """What a reader must know before believing the points, in sentences."""
+    return [*_few_requests(points, num_recorded), *_extrapolation(points)]
+
+
+def _few_requests(points: Sequence[Point], num_recorded: int) -> list[str]:
+    count = int(points[0]["num_prompts"] or 0)
+    few = sorted({int(c) for c in (point["max_concurrency"] or 0 for point in points) if ENOUGH * int(c) > count})
+    never = [c for c in few if c > count]
+    told = []
+    if count > num_recorded:
+        told.append(f"{count} requests are served from {num_recorded} recorded ones: some more than once")
+    if few:
+        listed = ", ".join(map(str, few))
+        told.append(
+            f"{count} requests are fewer than {ENOUGH} for each place at max-concurrency {listed}: expect noise"
+        )
+    if never:
+        told.append(f"max-concurrency {', '.join(map(str, never))} is never reached by {count} requests")
+    return told
+
+
+def _extrapolation(points: Sequence[Point]) -> list[str]:
+    shares = {f"{point['policy']} at {point['max_concurrency']}": point["extrapolated_share"] or 0 for point in points}
+    outside = {where: float(share) for where, share in shares.items() if float(share) > 0}
+    if not outside:
+        return []
+    worst = max(outside, key=lambda where: outside[where])
+    return [
+        f"{len(outside)} of {len(points)} points spend time outside the profiled grid, where costs are extrapolated; "
+        f"the most: {worst}, {outside[worst]:.1%} of its time"
+    ]

@@ -1,0 +1,154 @@
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import profiles
+import pytest
+from strategies import random_trace
+
+from recguide.sim.cli import main
+from recguide.traces.files import write_trace
+
+
+@pytest.fixture(scope="module")
+def inputs(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("inputs")
+    write_trace(random_trace(0, 12), folder / "trace.parquet")
+    profiles.write(folder / "profile.csv")
+    return folder
+
+
+class Run:
+    """The command line in a folder of its own, with a good trace and profile unless the options say otherwise."""
+
+    def __init__(
+        self, inputs: Path, folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    ) -> None:
+        self.inputs, self.folder, self.monkeypatch, self.capsys = inputs, folder, monkeypatch, capsys
+        monkeypatch.chdir(folder)
+
+    def __call__(self, *options: str, trace: str = "", profile: str = "") -> tuple[int, str, str]:
+        trace, profile = trace or str(self.inputs / "trace.parquet"), profile or str(self.inputs / "profile.csv")
+        argv = ["recguide", "sweep", "--trace", trace, "--profile", profile, "--jobs", "1", *options]
+        self.monkeypatch.setattr(sys, "argv", argv)
+        with pytest.raises(SystemExit) as ended:
+            main()
+        printed = self.capsys.readouterr()
+        return int(ended.value.code or 0), printed.out, printed.err
+
+    def refusal(self, *options: str, trace: str = "", profile: str = "") -> str:
+        code, out, err = self(*options, trace=trace, profile=profile)
+        assert code == 2
+        assert out == ""
+        assert list(self.folder.iterdir()) == []
+        return " ".join(err.replace("│", " ").split())
+
+
+@pytest.fixture
+def run(inputs: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Run:
+    return Run(inputs, tmp_path, monkeypatch, capsys)
+
+
+def test_a_sweep_prints_its_frontier_and_where_the_plot_is(run: Run, tmp_path: Path) -> None:
+    code, out, err = run("--policy", "fixed:8", "--max-concurrency", "1,2", "--concurrency", "4", "--output-dir", "out")
+    assert code == 0
+    assert out.splitlines()[-1] == "out/frontier.png"
+    assert "Test GPU, tiny, 12 requests of 3 datasets" in out
+    assert out.count("fixed:8") == out.count("│ ar ") == 3
+    assert "12 requests are fewer than 4 for each place at max-concurrency 4" in err
+    document = json.loads((tmp_path / "out" / "results.json").read_text())
+    assert [point["max_concurrency"] for point in document["points"]] == [1, 2, 4] * 2
+    assert document["trace"]["model"] == document["profile"]["model"] == "tiny"
+    assert document["cross_model"] is False
+
+
+def test_the_same_seed_writes_the_same_bytes(run: Run, tmp_path: Path) -> None:
+    for name in ("one", "two"):
+        run("--policy", "oracle", "--max-concurrency", "1,3", "--output-dir", name, "--seed", "7")
+    run("--policy", "oracle", "--max-concurrency", "1,3", "--output-dir", "three", "--seed", "8")
+    for file in ("results.json", "results.parquet", "frontier.png"):
+        assert (tmp_path / "one" / file).read_bytes() == (tmp_path / "two" / file).read_bytes()
+    assert (tmp_path / "one" / "results.json").read_bytes() != (tmp_path / "three" / "results.json").read_bytes()
+
+
+def test_json_is_strict_even_where_figures_are_missing(run: Run, tmp_path: Path) -> None:
+    assert run("--policy", "ar", "--max-concurrency", "100", "--output-dir", "out")[0] == 0
+
+    def refuse(constant: str) -> None:
+        raise AssertionError(constant)
+
+    document = json.loads((tmp_path / "out" / "results.json").read_text(), parse_constant=refuse)
+    assert document["points"][0]["accept_length"] is None
+    assert document["points"][0]["steady_output_throughput"] is None
+
+
+def test_prompts_and_datasets_can_be_chosen(run: Run, tmp_path: Path) -> None:
+    chosen = ("--dataset", "mbpp", "--dataset", "gsm8k", "--num-prompts", "5", "--output-dir", "out")
+    assert run("--policy", "ar", "--max-concurrency", "1", *chosen)[0] == 0
+    document = json.loads((tmp_path / "out" / "results.json").read_text())
+    assert set(document["datasets"]) == {"mbpp", "gsm8k"}
+    assert document["points"][0]["num_prompts"] == 5
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (["--policy", "best"], "error: policy 'best': unknown; known: ar, fixed:B, recipe, oracle"),
+        (["--policy", "fixed:64"], "error: policy 'fixed:64': block size 64 was not recorded; recorded: 4, 8, 16, 32"),
+        (["--max-concurrency", "0"], "error: max-concurrency: found '0', allowed: whole numbers of at least 1"),
+        (["--max-concurrency", "-1"], "error: max-concurrency: found '-1', allowed: whole numbers of at least 1"),
+        (["--max-concurrency", "1,,2"], "error: max-concurrency: found '', allowed: whole numbers of at least 1"),
+        (["--max-concurrency", "nan"], "error: max-concurrency: found 'nan', allowed: whole numbers of at least 1"),
+        (["--dataset", "gpqa"], "error: dataset 'gpqa': not in the trace; there are: gsm8k, mbpp, mt-bench"),
+        (["--num-prompts", "0"], "Invalid value for '--num-prompts'"),
+        (["--concurency", "1"], "No such option: --concurency"),
+        (["--seed", "-1"], "Invalid value for '--seed'"),
+    ],
+    ids=lambda value: " ".join(value) if isinstance(value, list) else "",
+)
+def test_a_bad_option_exits_2_with_a_message_and_leaves_nothing(run: Run, options: list[str], message: str) -> None:
+    assert message in run.refusal(*options)
+
+
+def test_a_file_in_the_place_of_the_output_folder_is_left_alone(run: Run, inputs: Path) -> None:
+    assert "error: output-dir: found the file" in run.refusal("--output-dir", str(inputs / "profile.csv"))
+
+
+def test_a_profile_of_another_model_needs_leave_and_is_labelled(run: Run, inputs: Path, tmp_path: Path) -> None:
+    other = str(profiles.write(inputs / "other.csv", model="nld-8b"))
+    assert f"error: {other}: model: found 'nld-8b', but the trace is of 'tiny'" in run.refusal(profile=other)
+    code, out, _ = run(
+        "--cross-model", "--policy", "ar", "--max-concurrency", "1", "--output-dir", "out", profile=other
+    )
+    assert code == 0
+    assert "CROSS-MODEL: acceptance of tiny, costs of nld-8b on Test GPU" in out
+    assert json.loads((tmp_path / "out" / "results.json").read_text())["cross_model"] is True
+
+
+def test_a_bad_profile_exits_2_with_file_line_and_field(run: Run, inputs: Path) -> None:
+    lines = (inputs / "profile.csv").read_text().splitlines()
+    bad = inputs / "bad.csv"
+    bad.write_text("\n".join([*lines[:-1], "verify,128,4096,1048576,nan,1.0,5"]))
+    assert f"error: {bad}:{len(lines)}: median_us: found 'nan', allowed: a number" in run.refusal(profile=str(bad))
+    bad.write_text("\n".join([*lines[:-2], lines[-1], lines[-2]]))
+    assert f"error: {bad}:{len(lines)}: not sorted: verify" in run.refusal(profile=str(bad))
+    assert "error: profile 'missing': neither a file nor a shipped profile" in run.refusal(profile="missing")
+
+
+def test_a_bad_trace_exits_2_with_its_file(run: Run, inputs: Path) -> None:
+    whole = (inputs / "trace.parquet").read_bytes()
+    bad = inputs / "bad.parquet"
+    bad.write_bytes(whole[: len(whole) // 2])
+    assert f"error: {bad}: " in run.refusal(trace=str(bad))
+    assert "error: missing: no such file" in run.refusal(trace="missing")
+
+
+def test_the_console_script_sweeps_without_torch(inputs: Path, tmp_path: Path) -> None:
+    program = (
+        "import sys; from recguide.sim.cli import app; app(standalone_mode=False); sys.exit('torch' in sys.modules)"
+    )
+    options = ["--trace", str(inputs / "trace.parquet"), "--profile", str(inputs / "profile.csv"), "--jobs", "1"]
+    few = ["--policy", "ar", "--max-concurrency", "1", "--output-dir", str(tmp_path / "out")]
+    done = subprocess.run([sys.executable, "-c", program, "sweep", *options, *few], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
