@@ -8,22 +8,13 @@ from dataclasses import asdict, fields
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
 from recguide.traces.checks import check_provenance, check_trace, require
-from recguide.traces.dense import (
-    MASKS,
-    SCHEMA_VERSION,
-    VIEWS,
-    DenseRequest,
-    DenseTrace,
-    Drafts,
-    Provenance,
-    num_draft_tokens,
-)
+from recguide.traces.columns import decode_drafts, draft_columns, encode_drafts
+from recguide.traces.dense import SCHEMA_VERSION, DenseRequest, DenseTrace, Provenance
 from recguide.traces.merges import merge_traces
 
 METADATA_KEY = b"recguide"
@@ -40,7 +31,7 @@ _HEADER = {
 }
 _IDS = {"prompt_ids": pa.list_(pa.int32()), "output_ids": pa.list_(pa.int32())}
 _ROW_GROUP = 64
-# measured: level 19 is 3% smaller than 3, and takes ten times as long to write, once
+# measured on 542 random requests of 350 tokens: 2.5% smaller than level 3, and 15 s to write instead of 2 s, once
 _COMPRESSION_LEVEL = 19
 
 
@@ -113,36 +104,20 @@ def shipped_traces() -> list[str]:
     return sorted(folder.name for folder in RECORDED.glob("*") if any(folder.glob("*.parquet")))
 
 
-def _drafts_columns(provenance: Provenance) -> dict[str, pa.DataType]:
-    columns: dict[str, pa.DataType] = {}
-    for view in VIEWS:
-        for block_size in provenance.block_sizes:
-            prefix = f"{view}_b{block_size}_"
-            columns |= {prefix + name: pa.list_(pa.uint32()) for name in MASKS}
-            columns |= {prefix + name: pa.binary() for name in ("margin", "p1")[: 2 if view == "seeded" else 1]}
-    return columns
-
-
 def _table(trace: DenseTrace) -> pa.Table:
-    columns = _HEADER | _drafts_columns(trace.provenance)
+    cells = {name: [_header(request, name) for request in trace.requests] for name in _HEADER} | encode_drafts(trace)
     for name in _IDS:
-        if any(getattr(request, name) is not None for request in trace.requests):
-            columns[name] = _IDS[name]
-    arrays = [
-        pa.array([_value(request, name) for request in trace.requests], type=kind) for name, kind in columns.items()
-    ]
+        ids = [getattr(request, name) for request in trace.requests]
+        if any(each is not None for each in ids):
+            cells[name] = ids
+    kinds = _HEADER | draft_columns(trace.provenance.block_sizes, cells) | _IDS
+    arrays = [pa.array(column, type=kinds[name]) for name, column in cells.items()]
     document = {"schema": SCHEMA_VERSION, "kind": "dense", "provenance": asdict(trace.provenance)}
-    return pa.table(arrays, names=list(columns)).replace_schema_metadata({METADATA_KEY: json.dumps(document)})
+    return pa.table(arrays, names=list(cells)).replace_schema_metadata({METADATA_KEY: json.dumps(document)})
 
 
-def _value(request: DenseRequest, column: str) -> object:
-    if column == "id":
-        return request.request_id
-    view, *rest = column.split("_", 2)
-    if view not in VIEWS:
-        return getattr(request, column)
-    value = getattr(request.drafts[view, int(rest[0].removeprefix("b"))], rest[1])
-    return value.tobytes() if rest[1] in ("margin", "p1") else value
+def _header(request: DenseRequest, column: str) -> object:
+    return request.request_id if column == "id" else getattr(request, column)
 
 
 def _load(path: Path) -> pa.Table:
@@ -177,7 +152,7 @@ def _provenance_of(document: object) -> Provenance:
 
 
 def _check_columns(table: pa.Table, provenance: Provenance) -> None:
-    wanted = _HEADER | _drafts_columns(provenance)
+    wanted = _HEADER | draft_columns(provenance.block_sizes, table.column_names)
     for name, kind in wanted.items():
         require(name in table.column_names, f"column {name}", "none", kind)
     for name, column in zip(table.column_names, table.columns, strict=True):
@@ -217,22 +192,7 @@ def _lists(chunk: pa.ListArray) -> Iterator[NDArray[Any] | None]:
 
 
 def _request(cells: Mapping[str, Any], provenance: Provenance) -> DenseRequest:
-    drafts = {
-        (view, block_size): _drafts(cells, view, block_size) for view in VIEWS for block_size in provenance.block_sizes
-    }
     header = {"request_id" if name == "id" else name: cells[name] for name in _HEADER}
+    where = f"request {cells['id']!r}: "
+    drafts = decode_drafts(cells, provenance.block_sizes, cells["output_tokens"], where)
     return DenseRequest(**header, drafts=drafts, prompt_ids=cells.get("prompt_ids"), output_ids=cells.get("output_ids"))
-
-
-def _drafts(cells: Mapping[str, Any], view: str, block_size: int) -> Drafts:
-    prefix = f"{view}_b{block_size}_"
-    shape = (cells["output_tokens"], num_draft_tokens(view, block_size))
-    names = [prefix + name for name in ("margin", "p1") if prefix + name in cells]
-    levels = [_matrix(cells[name], shape, f"request {cells['id']!r}: {name}") for name in names]
-    return Drafts(*(cells[prefix + name] for name in MASKS), *levels)
-
-
-def _matrix(data: bytes, shape: tuple[int, int], field: str) -> NDArray[np.uint8]:
-    size = shape[0] * shape[1]
-    require(len(data) == size, field, f"{len(data)} bytes", f"{size}: output_tokens x draft tokens")
-    return np.frombuffer(data, dtype=np.uint8).reshape(shape)

@@ -126,7 +126,7 @@ def test_a_missing_and_an_unknown_provenance_field_are_both_named(good: Path) ->
     refused(with_document(good, change), r"provenance: found \['gpu', 'speed'\]")
 
 
-@pytest.mark.parametrize("column", ["id", "entropy", "seeded_b4_match", "seeded_b8_p1", "continuation_b8_margin"])
+@pytest.mark.parametrize("column", ["id", "entropy", "seeded_b4_match", "seeded_b8_p1_above", "continuation_b8_margin"])
 def test_a_missing_column_is_refused_by_name(good: Path, column: str) -> None:
     refused(rewrite(good, pq.read_table(good).drop_columns([column])), f"column {column}: found 'none'")
 
@@ -168,12 +168,12 @@ def test_a_column_of_another_type_is_refused(good: Path, column: str, kind: pa.D
         ("finish_reason", "stop", r"finish_reason: found 'stop', allowed: \('eos', 'length'\)"),
         ("prompt_tokens", 0, "prompt_tokens: found 0, allowed: 1 to 8192"),
         ("prompt_tokens", 9000, "prompt_tokens: found 9000"),
-        ("output_tokens", 0, "output_tokens: found 0|seeded_b4_margin: found"),
-        ("output_tokens", -3, "output_tokens: found -3|seeded_b4_margin: found"),
+        ("output_tokens", 0, "output_tokens: found 0|seeded_b8_margin: found"),
+        ("output_tokens", -3, "output_tokens: found -3|seeded_b8_margin: found"),
         ("entropy", [], "entropy: found"),
         ("seeded_b8_match", [0], r"seeded_b8_match: found \(dtype\('uint32'\), \(1,\)\)"),
         ("seeded_b4_margin", b"\0", "seeded_b4_margin: found '1 bytes', allowed: "),
-        ("seeded_b8_p1", b"", "seeded_b8_p1: found '0 bytes', allowed: "),
+        ("seeded_b8_p1_above", b"", "seeded_b8_p1_above: found '0 bytes', allowed: "),
         ("output_ids", [1], "output_ids: found"),
     ],
 )
@@ -219,9 +219,15 @@ def test_a_second_candidate_that_is_the_first_is_refused(good: Path) -> None:
     refused(both, r"request 'r0': seeded_b8_second\[0\]: found 1, allowed: no bit that match has")
 
 
-def test_a_confidence_below_the_margin_is_refused(good: Path) -> None:
-    bad = with_cell(good, "seeded_b4_p1", 0, lambda data: bytes(len(data)))
-    refused(bad, r"request 'r0': seeded_b4_p1\[\d+\]: found \[0, 0, 0\], allowed: at least the margin")
+def test_a_confidence_past_one_is_refused(good: Path) -> None:
+    bad = with_cell(good, "seeded_b4_p1_above", 0, lambda data: b"\xff" * len(data))
+    refused(bad, r"request 'r0': seeded_b4_p1\[\d+\]: found \[.*\], allowed: at least the margin")
+
+
+@pytest.mark.parametrize("block_size", [4, 8])
+def test_a_length_that_differs_between_masks_is_refused(good: Path, block_size: int) -> None:
+    column = f"seeded_b{block_size}_second_eos"
+    refused(with_cell(good, column, 1, lambda cells: cells[:1]), rf"request 'r1': {column}: found \(1,\), allowed: ")
 
 
 def test_a_negative_token_id_is_refused(good: Path) -> None:
