@@ -42,6 +42,7 @@ class CostModel:
         self.name, self.model, self.gpu = name, model, gpu
         self._curve_of = curve_of
         self._curves: dict[tuple[tuple[str, ...], int, int], Curve] = {}
+        self._rounds: dict[tuple[int, int], Curve] = {}
 
     def curve(self, kinds: tuple[str, ...], requests: int, query_tokens: int) -> Curve:
         """Seconds over context tokens of forwards of these kinds, one after the other, at the same shape."""
@@ -58,7 +59,11 @@ class CostModel:
 
     def round_curve(self, block_size: int, requests: int) -> Curve:
         """Seconds over context tokens of a round of these requests: a draft and a verify, or at 1 one decode."""
-        return self.curve(DECODE if block_size == 1 else ROUND, requests, requests * block_size)
+        curve = self._rounds.get((block_size, requests))
+        if curve is None:
+            curve = self.curve(DECODE if block_size == 1 else ROUND, requests, requests * block_size)
+            self._rounds[block_size, requests] = curve
+        return curve
 
     def host_s(self, requests: int, query_tokens: int) -> float:
         """Seconds that the host adds to a round whose verify has these query tokens."""

@@ -20,6 +20,8 @@ class Curve:
     """
 
     knots: tuple[float, ...]
+    breaks: tuple[float, ...]
+    """The inner knots, where one piece ends and the next one starts."""
     seconds: tuple[float, ...]
     slopes: tuple[float, ...]
     """Seconds per context token; piece i starts at knot i."""
@@ -29,7 +31,7 @@ class Curve:
 
     def __call__(self, context_tokens: float) -> float:
         """Seconds at this many context tokens, summed over the requests."""
-        piece = bisect_right(self.knots, context_tokens, 1, max(1, len(self.knots) - 1)) - 1
+        piece = bisect_right(self.breaks, context_tokens)
         seconds = self.seconds[piece] + self.slopes[piece] * (context_tokens - self.knots[piece])
         return seconds if seconds > self.floor_s else self.floor_s
 
@@ -43,7 +45,7 @@ def through(points: Points, floor_s: float = -inf) -> Curve:
     knots = tuple(sorted(points))
     seconds = tuple(points[knot] for knot in knots)
     slopes = tuple((seconds[i + 1] - seconds[i]) / (knots[i + 1] - knots[i]) for i in range(len(knots) - 1))
-    return Curve(knots, seconds, slopes or (0.0,), floor_s, knots[0], knots[-1])
+    return Curve(knots, knots[1:-1], seconds, slopes or (0.0,), floor_s, knots[0], knots[-1])
 
 
 def weighted(parts: Sequence[tuple[Curve, float]]) -> Curve:
@@ -83,7 +85,7 @@ def _scaled(curve: Curve, requests: int, measured: bool) -> Curve:
     low, high = (curve.low * requests, curve.high * requests) if measured else (inf, -inf)
     knots = tuple(knot * requests for knot in curve.knots)
     slopes = tuple(slope / requests for slope in curve.slopes)
-    return replace(curve, knots=knots, slopes=slopes, low=low, high=high)
+    return replace(curve, knots=knots, breaks=knots[1:-1], slopes=slopes, low=low, high=high)
 
 
 def _spans(profiled: Iterable[float], wanted: float) -> bool:
