@@ -1,4 +1,6 @@
+import re
 from collections.abc import Callable
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -117,3 +119,12 @@ def test_all_requests_are_in_flight_throughout_the_steady_window(trace: DenseTra
         inside = (run.steps["start_s"] >= window[0]) & (run.steps["start_s"] < window[1])
         assert (run.steps["in_flight"][inside] == concurrency).all()
         assert np.isclose(run.steps["seconds"][inside].sum(), window[1] - window[0])
+
+
+def test_every_figure_is_defined_in_the_documentation() -> None:
+    page = (Path(__file__).parents[2] / "docs" / "simulate.md").read_text()
+    _, _, figures = play(random_trace(0), ar, 1)
+    for name in figures:
+        latency = re.fullmatch(r"(mean_|median_|std_|p99_)(\w+_ms)", name)
+        parts = latency.groups() if latency else (re.sub(r"^block_share_\d+$", "block_share_B", name),)
+        assert all(f"`{part}`" in page for part in parts), name
