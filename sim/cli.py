@@ -1,34 +1,34 @@
-"""The console script `recguide`: its commands are entry points, so each folder brings its own and loads only when called."""
+"""The console script `recguide`: its commands are entry points, so each folder brings its own."""
 
 import sys
 from importlib.metadata import EntryPoint, entry_points, version
-from typing import Annotated, Any
+from typing import Annotated, Any, cast
 
-import click
 import typer
-from typer.core import TyperGroup
+from typer.core import TyperCommand, TyperGroup
 
 GROUP = "recguide.commands"
+# typer carries its own copy of click, and not under a public name: these two are
+Command = TyperCommand | TyperGroup
 
 
-def command_of(entry: EntryPoint) -> click.Command:
+def command_of(entry: EntryPoint) -> Command:
     """The command behind an entry point: a typer app, or a plain function that becomes one."""
     target: Any = entry.load()
-    if isinstance(target, typer.Typer):
-        return typer.main.get_command(target)
-    app = typer.Typer(add_completion=False)
-    app.command(name=entry.name)(target)
-    return typer.main.get_command(app)
+    if not isinstance(target, typer.Typer):
+        function, target = target, typer.Typer(add_completion=False)
+        target.command(name=entry.name)(function)
+    return cast(Command, typer.main.get_command(target))
 
 
 class InstalledCommands(TyperGroup):
     """The commands of every installed folder, each imported when it is first asked for."""
 
-    def list_commands(self, ctx: click.Context) -> list[str]:
+    def list_commands(self, ctx: object) -> list[str]:
         """Names of all commands, sorted."""
         return sorted(entry_points(group=GROUP).names)
 
-    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+    def get_command(self, ctx: object, cmd_name: str) -> Command | None:
         """Load one command by name, or None when there is no such command."""
         for entry in entry_points(group=GROUP, name=cmd_name):
             return command_of(entry)

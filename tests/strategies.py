@@ -52,7 +52,7 @@ def random_trace(
 ) -> DenseTrace:
     """A trace with stretches of long and short acceptance, as real text has them.
 
-    ``ease`` in [0, 1] moves the acceptance: 0 never accepts a draft token, 1 accepts all of them, 0.6 gives a mean
+    ``ease`` in [0, 1] moves the acceptance: 0 never accepts a draft token, 1 accepts all of them, 0.5 gives a mean
     acceptance length of about 4 at B = 16. ``changes`` go to the provenance.
     """
     rng = np.random.default_rng(seed)
