@@ -142,7 +142,9 @@ def _chain_bits(request: DenseRequest, num_tokens: int) -> NDArray[np.uint32]:
 
 def _check_array(values: object, dtype: type[np.generic], shape: tuple[int, ...], field: str) -> None:
     found = (getattr(values, "dtype", type(values)), getattr(values, "shape", None))
-    require(found == (np.dtype(dtype), shape), field, found, f"{np.dtype(dtype)} of shape {shape}")
+    # the words are made only when they are needed: there are dozens of arrays a request
+    if found != (dtype, shape):
+        raise ValueError(f"{field}: found {found[0]} of shape {found[1]}, allowed: {np.dtype(dtype)} of shape {shape}")
 
 
 def _require_all(holds: NDArray[np.bool_], values: NDArray[Any], field: str, allowed: object) -> None:

@@ -87,7 +87,9 @@ def _margin(cells: Mapping[str, Any], prefix: str, shape: tuple[int, int], refer
 
 def _fitted(reference: Levels, num_tokens: int) -> Levels:
     """The reference cut to a block's draft tokens; a continuation has one more, which is told in full."""
-    return np.pad(reference, ((0, 0), (0, max(0, num_tokens - reference.shape[1]))))[:, :num_tokens]
+    if num_tokens > reference.shape[1]:
+        reference = np.pad(reference, ((0, 0), (0, num_tokens - reference.shape[1])))
+    return reference[:, :num_tokens]
 
 
 def _flipped(cells: Mapping[str, Any], prefix: str, where: str) -> NDArray[np.uint32]:
