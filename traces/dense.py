@@ -80,7 +80,7 @@ class Provenance:
     created: str
     """ISO 8601."""
     dropped: Mapping[str, Mapping[str, int]]
-    """Requests left out: dataset, then reason, then count."""
+    """What was left out: dataset, then reason, which says what is counted, then count."""
     base_agreement: float | None
     """Share of chain tokens that equal the argmax of the model without its adapter; None when nobody measured it."""
     note: str = ""

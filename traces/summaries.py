@@ -33,7 +33,7 @@ class Requests:
     eos_rate: Share
     """Share of requests that ended by themselves."""
     dropped: Mapping[str, int]
-    """Requests left out, by reason."""
+    """What was left out, by reason."""
 
 
 @dataclass(frozen=True, slots=True)

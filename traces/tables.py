@@ -27,8 +27,7 @@ def tables(summary: Summary) -> Iterator[Table]:
     """Every table of a summary, in reading order."""
     yield _provenance(summary.provenance)
     yield _requests(summary.requests)
-    if any(row.dropped for row in summary.requests):
-        yield _dropped(summary.requests)
+    yield _dropped(summary.requests)
     yield from _acceptance(summary.acceptance)
     yield _offsets(summary.offsets)
     yield _transitions(summary.transitions)
@@ -56,22 +55,22 @@ def _provenance(provenance: Provenance) -> Table:
 
 
 def _requests(rows: Sequence[Requests]) -> Table:
-    table = _table("Requests", "dataset", "requests", "prompt tokens", "output tokens", "end by EOS", "dropped")
+    table = _table("Requests", "dataset", "requests", "prompt tokens", "output tokens", "ended by EOS")
     for row in rows:
         means = [_number(value, 1) for value in (row.prompt_tokens, row.output_tokens)]
-        dropped = str(sum(row.dropped.values()))
-        table.add_row(row.dataset, str(row.requests), *means, _percent(row.eos_rate), dropped)
+        table.add_row(row.dataset, str(row.requests), *means, _percent(row.eos_rate))
     table.add_section()
-    total = sum(sum(row.dropped.values()) for row in rows)
-    table.add_row("all", str(sum(row.requests for row in rows)), "", "", "", str(total))
+    table.add_row("all", str(sum(row.requests for row in rows)))
     return table
 
 
 def _dropped(rows: Sequence[Requests]) -> Table:
-    table = _table("Dropped requests", "dataset", "why", "number")
+    table = _table("Left out of the trace", "dataset", "what", "number")
     for row in rows:
         for reason, count in row.dropped.items():
             table.add_row(row.dataset, reason, str(count))
+    if not table.rows:
+        table.add_row("all", "nothing", "0")
     return table
 
 
