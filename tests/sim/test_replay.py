@@ -237,6 +237,12 @@ def test_a_prompt_above_the_budget_is_prefilled_alone() -> None:
     assert (run.steps["requests"][run.steps["block_size"] == PREFILL_STEP] == 1).all()
 
 
+def test_two_buckets_of_one_request_take_turns() -> None:
+    rounds = rounds_of(constant_trace(1, num_requests=2, output_tokens=9))
+    run = replay(rounds, COSTS, lambda seen: np.where(seen.request == 0, 4, 8), concurrency=2, order=range(2))
+    assert run.steps["block_size"].tolist() == [PREFILL_STEP] + [4, 8] * 8
+
+
 @pytest.mark.parametrize("wrong", [np.array([4]), np.array([[4, 4]])], ids=["too few", "two-dimensional"])
 def test_a_policy_that_forgets_a_request_is_refused(wrong: Ints) -> None:
     rounds = rounds_of(constant_trace(4, num_requests=2))
