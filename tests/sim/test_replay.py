@@ -188,6 +188,30 @@ def test_alone_at_constant_acceptance_no_fixed_block_beats_the_oracle(
         assert best <= fix * (1 + 1e-9)
 
 
+@given(trace=dense_traces(max_requests=6), concurrency=concurrencies)
+def test_policies_are_told_what_happened_to_each_request(trace: DenseTrace, concurrency: int) -> None:
+    rounds = rounds_of(trace)
+    told: list[dict[int, tuple[int, int, int]]] = []
+    choose = scattered(rounds, 1)
+
+    def watch(seen: Outcomes) -> int | Ints:
+        rows = zip(seen.tokens.tolist(), seen.block_size.tolist(), seen.accept_len.tolist(), strict=True)
+        told.append(dict(zip(seen.request.tolist(), rows, strict=True)))
+        return choose(seen)
+
+    run = replay(rounds, COSTS, watch, concurrency=concurrency, order=range(len(trace.requests)))
+    happened: dict[int, tuple[int, int, int]] = {}
+    calls = iter(told)
+    for step, block_size in enumerate(run.steps["block_size"].tolist()):
+        here = run.emission_step == step
+        if block_size != PREFILL_STEP:
+            running = {row: what for row, what in happened.items() if what[0] < rounds.output_tokens[row]}
+            assert next(calls) == running
+        for row, tokens in zip(run.emission_request[here].tolist(), run.emission_tokens[here].tolist(), strict=True):
+            last = (block_size, tokens) if block_size != PREFILL_STEP else (0, 0)
+            happened[row] = (happened.get(row, (0,))[0] + tokens, *last)
+
+
 Seen = list[list[list[int]]]
 
 
