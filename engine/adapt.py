@@ -9,6 +9,7 @@ import math
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 
 import numpy as np
 import torch
@@ -111,28 +112,20 @@ def chunked(loss: Callable[..., Tensor], *tensors: Tensor, size: int = 8192) -> 
     return total
 
 
-def hard_loss(head: Tensor, soft: float) -> Callable[..., Tensor]:
+def hard_loss(head: Tensor, soft: float, hidden: Tensor, labels: Tensor, weights: Tensor, teacher: Tensor) -> Tensor:
     """Weighted cross-entropy of draft slots on token ids, mixed with ``soft`` parts of the verifier's distribution."""
-
-    def loss(hidden: Tensor, labels: Tensor, weights: Tensor, teacher: Tensor) -> Tensor:
-        scores = F.linear(hidden, head).float()
-        cross = F.cross_entropy(scores, labels, reduction="none")
-        if soft:
-            target = F.linear(teacher, head).float().softmax(-1)
-            cross = (1 - soft) * cross + soft * F.cross_entropy(scores, target, reduction="none")
-        return (cross * weights).sum()
-
-    return loss
-
-
-def soft_loss(head: Tensor) -> Callable[..., Tensor]:
-    """Cross-entropy of the verifying half on the frozen base's distribution."""
-
-    def loss(hidden: Tensor, teacher: Tensor) -> Tensor:
+    scores = F.linear(hidden, head).float()
+    cross = F.cross_entropy(scores, labels, reduction="none")
+    if soft:
         target = F.linear(teacher, head).float().softmax(-1)
-        return F.cross_entropy(F.linear(hidden, head).float(), target, reduction="sum")
+        cross = (1 - soft) * cross + soft * F.cross_entropy(scores, target, reduction="none")
+    return (cross * weights).sum()
 
-    return loss
+
+def soft_loss(head: Tensor, hidden: Tensor, teacher: Tensor) -> Tensor:
+    """Cross-entropy of the verifying half on the frozen base's distribution."""
+    target = F.linear(teacher, head).float().softmax(-1)
+    return F.cross_entropy(F.linear(hidden, head).float(), target, reduction="sum")
 
 
 def losses(
@@ -147,12 +140,14 @@ def losses(
     rows = torch.arange(len(clean), device=clean.device)[:, None, None].expand_as(batch.targets)
     teacher = verified.detach()[rows[batch.scored], batch.targets[batch.scored] - 1]
     head = decoder.head.detach()
-    draft = chunked(hard_loss(head, recipe.soft), drafted[batch.scored], labels, weights, teacher) / weights.sum()
+    draft = (
+        chunked(partial(hard_loss, head, recipe.soft), drafted[batch.scored], labels, weights, teacher) / weights.sum()
+    )
     if base is None:
         return draft, torch.zeros((), device=draft.device)
     with torch.no_grad():
         truth = base.hidden(clean, batch.positions[:, :length], batch.mask[:, :, :length, :length])
-    ar = chunked(soft_loss(head), verified[predicts], truth[predicts]) / predicts.sum()
+    ar = chunked(partial(soft_loss, head), verified[predicts], truth[predicts]) / predicts.sum()
     return draft, ar
 
 
@@ -232,7 +227,9 @@ def average_gradients(parameters: Sequence[nn.Parameter]) -> None:
             at += parameter.numel()
 
 
-def compile_layers() -> None:
-    """Fuse the point-wise work of every layer; worth its start-up time on a GPU."""
+def compile_parts() -> None:
+    """Fuse the point-wise work of the layers and of the losses; worth its start-up time on a GPU."""
+    global hard_loss, soft_loss
     Layer.projections = torch.compile(Layer.projections, dynamic=True)  # type: ignore[method-assign]
     Layer.finish = torch.compile(Layer.finish, dynamic=True)  # type: ignore[method-assign]
+    hard_loss, soft_loss = torch.compile(hard_loss, dynamic=True), torch.compile(soft_loss, dynamic=True)

@@ -31,7 +31,10 @@ def adapt(
     shifted: Annotated[bool, typer.Option(help="draft logits score the next position")] = False,
     soft: Annotated[float, typer.Option(help="share of the verifier's distribution in the draft loss, 0..1")] = 0.0,
     decay: Annotated[float, typer.Option(help="draft tokens before the loss weight falls to 1/e")] = 7.0,
+    ar_weight: Annotated[float, typer.Option(help="weight of the loss that holds AR decoding to the base")] = 1.0,
     learning_rate: Annotated[float, typer.Option()] = 1e-3,
+    block_tokens: Annotated[int, typer.Option(help="draft tokens of a training row")] = 512,
+    tokens_per_step: Annotated[int, typer.Option(help="tokens of a step, in each process")] = 65_536,
     max_prompt: Annotated[int, typer.Option(help="prompt tokens of a training row")] = 192,
     max_response: Annotated[int, typer.Option(help="response tokens of a training row")] = 256,
     batch: Annotated[int, typer.Option(help="requests decoded together in distillation")] = 1024,
@@ -55,7 +58,10 @@ def adapt(
         draft_shift=int(shifted),
         soft=soft,
         decay=decay,
+        ar_weight=ar_weight,
         learning_rate=learning_rate,
+        block_tokens=block_tokens,
+        tokens_per_step=tokens_per_step,
         seed=seed,
     )
     place = start_processes(device)

@@ -11,7 +11,7 @@ import numpy as np
 import torch
 import torch.distributed as dist
 
-from recguide.engine.adapt import Recipe, compile_layers, rank_of_process, train
+from recguide.engine.adapt import Recipe, compile_parts, rank_of_process, train
 from recguide.engine.adapters import FORMAT, AdapterInfo, pack, save_adapter
 from recguide.engine.corpora import encode_prompts, load_corpus, read_training_prompts, save_corpus, user_openings
 from recguide.engine.distill import Corpus, StepDecoder, distil, invent_prompts
@@ -100,7 +100,7 @@ def train_adapter(
 ) -> dict[str, float | int | str]:
     """Train updates of ``model`` on ``corpora`` and write them to ``output``; returns what the file says of it."""
     if device.type == "cuda":
-        compile_layers()
+        compile_parts()
     tuned = load_model(model, device, training_dtype(device))
     base = load_model(model, device, training_dtype(device))
     base.decoder.requires_grad_(False)
@@ -128,6 +128,9 @@ def _provenance(recipe: Recipe, corpora: Sequence[Corpus], device: torch.device)
         "response_tokens": int(sum(corpus.response_lens.sum() for corpus in corpora)),
         "processes": dist.get_world_size() if dist.is_initialized() else 1,
         "learning_rate": recipe.learning_rate,
+        "ar_weight": recipe.ar_weight,
+        "tokens_per_step": recipe.tokens_per_step,
+        "block_tokens": recipe.block_tokens,
         "soft": recipe.soft,
         "decay": recipe.decay,
         "gpu": torch.cuda.get_device_name(device) if device.type == "cuda" else "none",

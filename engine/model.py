@@ -1,12 +1,13 @@
 """A Llama-family decoder whose attention mask and draft adapter are arguments: one backbone drafts and verifies."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 import torch
-from recguide.engine.attention import attend, mask_bias
 from torch import Tensor, nn
 from torch.nn import functional as F  # noqa: N812
+
+from recguide.engine.attention import attend, mask_bias
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,11 +46,16 @@ class KVCache:
         self.keys = torch.zeros(shape, device=device, dtype=dtype)
         self.values = torch.zeros(shape, device=device, dtype=dtype)
 
+    @classmethod
+    def over(cls, keys: Tensor, values: Tensor) -> "KVCache":
+        """A cache on memory that is already there, ``[layers, N, kv_heads, capacity, head_dim]`` each."""
+        cache = object.__new__(cls)
+        cache.keys, cache.values = keys, values
+        return cache
+
     def rows(self, rows: slice) -> "KVCache":
         """The cache of some of the requests, on the same memory."""
-        part = object.__new__(KVCache)
-        part.keys, part.values = self.keys[:, rows], self.values[:, rows]
-        return part
+        return KVCache.over(self.keys[:, rows], self.values[:, rows])
 
     def write(self, layer: int, slots: Tensor, keys: Tensor, values: Tensor) -> None:
         """Put ``keys`` and ``values`` ``[N, T, kv_heads, head_dim]`` at ``slots`` ``[N, T]`` of a layer."""
@@ -94,6 +100,24 @@ class Linear(nn.Module):
             elif isinstance(draft, Tensor):
                 y = y + update(x) * draft.to(y.dtype)
         return y
+
+
+Attention = Callable[[int, Tensor, Tensor, Tensor], Tensor]
+"""From a layer's index, its rotated q, rotated k and v, ``[N, T, heads, dim]`` each, to ``[N, heads, T, dim]``."""
+
+
+def masked_attention(mask: Tensor, dtype: torch.dtype, cache: KVCache | None, slots: Tensor | None) -> Attention:
+    """Attention under a bool mask ``[N, 1, T, S]``, among the tokens alone or over a cache that takes them first."""
+    bias = mask_bias(mask, dtype)
+
+    def attention(layer: int, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+        if cache is None:
+            return attend(q.transpose(1, 2), k.transpose(1, 2), v.transpose(1, 2), bias)
+        assert slots is not None
+        cache.write(layer, slots, k, v)
+        return attend(q.transpose(1, 2), *cache.read(layer, q.shape[0], mask.shape[-1]), bias)
+
+    return attention
 
 
 def rotary_table(positions: Tensor, head_dim: int, theta: float) -> tuple[Tensor, Tensor]:
@@ -198,19 +222,15 @@ class Decoder(nn.Module):
         new keys and values go to ``slots`` ``[N, T]`` first and S counts cache slots; without one the tokens see each
         other (S = T). ``draft`` routes the draft adapter: True, False, or ``[N, T, 1]`` per token.
         """
+        return self.run(ids, positions, masked_attention(mask, self.dtype, cache, slots), draft)
+
+    def run(self, ids: Tensor, positions: Tensor, attention: Attention, draft: Tensor | bool = False) -> Tensor:
+        """:meth:`hidden` with attention, and what becomes of keys and values, left to a function of one's own."""
         x = self.embed(ids)
         table = rotary_table(positions, self.config.head_dim, self.config.rope_theta)
-        bias = mask_bias(mask, x.dtype)
         for index, layer in enumerate(self.layers):
             assert isinstance(layer, Layer)
-            q, k, v = layer.projections(x, table, draft)
-            if cache is None:
-                keys, values = k.transpose(1, 2), v.transpose(1, 2)
-            else:
-                assert slots is not None
-                cache.write(index, slots, k, v)
-                keys, values = cache.read(index, ids.shape[0], mask.shape[-1])
-            x = layer.finish(x, attend(q.transpose(1, 2), keys, values, bias), draft)
+            x = layer.finish(x, attention(index, *layer.projections(x, table, draft)), draft)
         return F.rms_norm(x, (x.shape[-1],), self.final_norm, self.config.rms_norm_eps)
 
     def logits(self, hidden: Tensor) -> Tensor:

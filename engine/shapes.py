@@ -4,7 +4,8 @@ import hashlib
 
 import torch
 
-from recguide.engine.model import Decoder, ModelConfig
+from recguide.engine.adapters import projections
+from recguide.engine.model import Decoder, LowRank, ModelConfig
 
 INIT_STD = 0.02
 
@@ -48,6 +49,17 @@ def random_decoder(config: ModelConfig, device: torch.device | str, dtype: torch
         else:
             parameter.normal_(0.0, INIT_STD, generator=generator)
     return decoder
+
+
+@torch.no_grad()
+def add_random_draft_adapter(decoder: Decoder, rank: int = 128) -> None:
+    """A random draft adapter of the size of the released ``linear_spec_lora``: rank 128 on every output projection."""
+    for name, linear in projections(decoder):
+        if name.endswith(".out"):
+            outputs, inputs = linear.weight.shape
+            a = torch.randn(rank, inputs, device=decoder.device, dtype=decoder.dtype) * INIT_STD
+            b = torch.randn(outputs, rank, device=decoder.device, dtype=decoder.dtype) * INIT_STD
+            linear.updates.append(LowRank(a, b, draft_only=True).requires_grad_(False))
 
 
 def random_sha256(config: ModelConfig, seed: int) -> str:

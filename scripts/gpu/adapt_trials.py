@@ -64,7 +64,11 @@ def main() -> None:
     else:
         trained = {}
     torch._dynamo.reset()
-    result = {"settings": settings, "trained": trained, **evaluate(model, adapter, Path(folder), device, per_set, max_response)}
+    result = {
+        "settings": settings,
+        "trained": trained,
+        **evaluate(model, adapter, Path(folder), device, per_set, max_response),
+    }
     Path(out).write_text(json.dumps(result, indent=1))
     say(f"{Path(out).stem} {json.dumps(result)}")
 
