@@ -22,7 +22,10 @@ BLOCK_SIZES = (4, 8, 16, 32)
 
 
 class Round(NamedTuple):
-    """One finished round: ``accept_len`` before any cut, ``emitted`` after EOS and the output limit have cut it."""
+    """One finished round: ``accept_len`` before any cut, ``emitted`` after EOS and the output limit have cut it.
+
+    As in a dense trace, a draft token behind EOS counts as a mismatch.
+    """
 
     block_size: int
     accept_len: int
@@ -58,14 +61,15 @@ class Request:
         """Whether it emits no further token."""
         return self.ended or self.tokens_left == 0
 
-    def commit(self, verified: Sequence[int], eos_ids: Sequence[int]) -> int:
-        """Emit accepted tokens up to EOS and the output limit; gives how many that was."""
+    def commit(self, block_size: int, verified: Sequence[int], eos_ids: Sequence[int]) -> Round:
+        """Emit accepted tokens up to EOS and the output limit; gives the round that this was."""
         eos_at = next((at for at, token in enumerate(verified) if token in eos_ids), len(verified))
-        emitted = int(emitted_lens(np.array(len(verified)), self.tokens_left, eos_at))
+        accept_len = min(len(verified), eos_at + 2)
+        emitted = int(emitted_lens(np.array(accept_len), self.tokens_left, eos_at))
         self.tokens += verified[:emitted]
         self.tokens_left -= emitted
         self.ended = self.tokens[-1] in eos_ids
-        return emitted
+        return Round(block_size, accept_len, emitted)
 
 
 def autoregressive(
@@ -158,7 +162,7 @@ def _decode(
     capacity = max(request.prompt_tokens + request.tokens_left for request in requests) + max(grid, default=AR)
     cache = KVCache(decoder.config, len(prompts), capacity, decoder.device, decoder.dtype)
     for request, token in zip(requests, prefill(decoder, cache, prompts).tolist(), strict=True):
-        request.commit([token], decoder.config.eos_ids)
+        request.commit(AR, [token], decoder.config.eos_ids)
     batch = requests
     while unfinished := [row for row, request in enumerate(batch) if not request.finished]:
         if len(unfinished) <= len(batch) // 2:
@@ -183,8 +187,7 @@ def _step(decoder: Decoder, cache: KVCache, requests: Sequence[Request], grid: S
     for block_size in sorted({int(sizes[row]) for row in running}):
         rows = [row for row in running if sizes[row] == block_size]
         for row, verified in zip(rows, _round(decoder, cache, requests, rows, block_size), strict=True):
-            emitted = requests[row].commit(verified, decoder.config.eos_ids)
-            requests[row].rounds.append(Round(block_size, len(verified), emitted))
+            requests[row].rounds.append(requests[row].commit(block_size, verified, decoder.config.eos_ids))
 
 
 def _round(

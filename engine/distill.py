@@ -10,9 +10,10 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 from numpy.typing import NDArray
+from torch import Tensor
+
 from recguide.engine.attention import causal_mask
 from recguide.engine.model import Decoder, KVCache
-from torch import Tensor
 
 
 @dataclass(frozen=True, slots=True)

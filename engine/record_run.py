@@ -1,0 +1,155 @@
+"""The steps behind `recguide record`: prompts and model in, dataset by dataset through the recorder, files out."""
+
+import random
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
+from datetime import UTC, datetime
+from pathlib import Path
+from urllib.parse import quote
+
+import torch
+import typer
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TimeRemainingColumn
+
+from recguide.engine.adapters import read_info, resolve_adapter
+from recguide.engine.environment import chosen_device, driver_version, engine_commit, gpu_name
+from recguide.engine.loading import LoadedModel, load_model
+from recguide.engine.parts import Parts
+from recguide.engine.record import TOO_LONG, Encoded, Recorder, record_dataset, sizes_for
+from recguide.engine.record_command import DTYPES, Options
+from recguide.traces.checks import require
+from recguide.traces.datasets import Prompt, prompt_set_sha256, read_prompts
+from recguide.traces.dense import DenseTrace, Provenance
+from recguide.traces.files import write_trace
+from recguide.traces.merges import merge_traces
+
+Dropped = dict[str, dict[str, int]]
+
+
+def run(options: Options) -> list[tuple[Path, DenseTrace]]:
+    """Record what the options ask for; gives the files written, with what is in them."""
+    prompts = read_prompts(options.paths, None if options.seed is not None else options.limit)
+    if options.seed is not None:
+        prompts = drawn(prompts, options.limit, options.seed)
+    recorder = _recorder(options, prompt_set_sha256(prompts))
+    kept, dropped = _encoded(recorder, prompts[options.shard[0] - 1 :: options.shard[1]])
+    folder = options.output.with_name(f"{options.output.name}.parts")
+    parts = Parts(folder, recorder.provenance, options.with_token_ids)
+    traces: dict[str, DenseTrace] = {}
+    names: list[str] = []
+    with _progress(sum(map(len, kept.values()))) as tick:
+        for dataset, encoded in kept.items():
+            traces[dataset], used = record_dataset(recorder, encoded, parts, _stem(options, dataset), tick)
+            names += used
+    written = _written(options, traces, dropped)
+    parts.remove(names)
+    return written
+
+
+def drawn(prompts: Sequence[Prompt], limit: int | None, seed: int) -> list[Prompt]:
+    """At most ``limit`` prompts of each dataset, drawn at random and left in their order."""
+    generator = random.Random(seed)
+    by_dataset: dict[str, list[int]] = {}
+    for index, prompt in enumerate(prompts):
+        by_dataset.setdefault(prompt.dataset, []).append(index)
+    chosen = [generator.sample(rows, min(limit or len(rows), len(rows))) for rows in by_dataset.values()]
+    return [prompts[index] for index in sorted(index for rows in chosen for index in rows)]
+
+
+def _recorder(options: Options, prompt_set: str) -> Recorder:
+    # fp32 means fp32: no TensorFloat-32 inside
+    torch.set_float32_matmul_precision("highest")
+    device, dtype = chosen_device(options.device), getattr(torch, DTYPES[options.dtype])
+    adapter = None if options.adapter is None else resolve_adapter(options.adapter)
+    model = load_model(options.model, device, dtype, adapter)
+    if model.tokenizer is None:
+        raise ValueError(f"model {options.model!r}: has no tokenizer, so it cannot read prompts")
+    changed = adapter is not None and read_info(adapter).shared_rank > 0
+    base = load_model(options.model, device, dtype).decoder if changed else None
+    return Recorder(model, base, _provenance(options, model, prompt_set), sizes_for(device), options.with_token_ids)
+
+
+def _provenance(options: Options, model: LoadedModel, prompt_set: str) -> Provenance:
+    limit = model.config.max_context
+    context = limit if options.max_context is None else options.max_context
+    require(2 <= context <= limit, "--max-context", context, f"2 to {limit}, the model's")
+    return Provenance(
+        model=model.config.name,
+        weights_sha256=model.weights_sha256,
+        adapter_sha256=model.adapter_sha256,
+        dtype=options.dtype,
+        engine_commit=engine_commit(),
+        gpu=gpu_name(model.decoder.device),
+        driver=driver_version(model.decoder.device),
+        torch=str(torch.__version__),
+        prompt_set_sha256=prompt_set,
+        block_sizes=options.block_sizes,
+        draft_shift=model.config.draft_shift,
+        max_output_tokens=options.max_output_tokens,
+        max_context=context,
+        command=options.command,
+        created=datetime.now(UTC).isoformat(timespec="seconds"),
+        dropped={},
+        base_agreement=None,
+    )
+
+
+def _encoded(recorder: Recorder, prompts: Sequence[Prompt]) -> tuple[dict[str, list[Encoded]], Dropped]:
+    """Prompts as token ids, by dataset; and how many were left out because they fill the context."""
+    assert recorder.model.tokenizer is not None
+    kept: dict[str, list[Encoded]] = {}
+    dropped: Dropped = {}
+    for prompt in prompts:
+        ids = recorder.model.tokenizer.encode_chat(prompt.text)
+        if len(ids) < recorder.provenance.max_context:
+            kept.setdefault(prompt.dataset, []).append(Encoded(prompt, ids))
+        else:
+            reasons = dropped.setdefault(prompt.dataset, {TOO_LONG: 0})
+            reasons[TOO_LONG] += 1
+    for dataset, reasons in dropped.items():
+        typer.echo(f"{dataset}: left out {reasons[TOO_LONG]} {TOO_LONG}", err=True)
+    require(bool(kept), "prompts", "none that fits", f"prompts of less than {recorder.provenance.max_context} tokens")
+    return kept, dropped
+
+
+def _written(
+    options: Options, traces: Mapping[str, DenseTrace], dropped: Mapping[str, Mapping[str, int]]
+) -> list[tuple[Path, DenseTrace]]:
+    """Write one file, or one a dataset; what was left out before recording is counted in each."""
+    if options.into_folder:
+        options.output.mkdir(exist_ok=True)
+        files = {
+            options.output / f"{_stem(options, dataset)}.parquet": _with_dropped(
+                trace, {dataset: dropped.get(dataset, {})}
+            )
+            for dataset, trace in traces.items()
+        }
+    else:
+        merged = merge_traces([(Path(dataset), trace) for dataset, trace in traces.items()])
+        files = {options.output: _with_dropped(merged, dropped)}
+    for path, trace in files.items():
+        write_trace(trace, path)
+    return list(files.items())
+
+
+def _stem(options: Options, dataset: str) -> str:
+    return quote(dataset, safe="") + (f"-{options.shard_name}" if options.shard_name else "")
+
+
+def _with_dropped(trace: DenseTrace, dropped: Mapping[str, Mapping[str, int]]) -> DenseTrace:
+    """The trace with these counts added to its own; no reason is in both."""
+    own = trace.provenance.dropped
+    both = {dataset: {**dropped.get(dataset, {}), **own.get(dataset, {})} for dataset in {**dropped, **own}}
+    kept = {dataset: reasons for dataset, reasons in both.items() if reasons}
+    return replace(trace, provenance=replace(trace.provenance, dropped=kept))
+
+
+@contextmanager
+def _progress(total: int) -> Iterator[Callable[[int], None]]:
+    """A bar of finished requests on stderr; gives the function that moves it."""
+    columns = ("recording", BarColumn(), MofNCompleteColumn(), "requests", TimeRemainingColumn())
+    with Progress(*columns, console=Console(stderr=True)) as progress:
+        task = progress.add_task("requests", total=total)
+        yield lambda count: progress.advance(task, count)
