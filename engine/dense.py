@@ -22,6 +22,8 @@ from recguide.traces.dense import VIEWS, Drafts, num_draft_tokens
 
 # fused attention wants rows of a mask at multiples of 16 bytes
 _ALIGNMENT = 16
+# blocks of one request share a mask in which they do not see each other: beyond this the unseen part costs too much
+_MAX_ROW_TOKENS = 1024
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,7 +73,7 @@ def dense_outcomes(
 
     ``base`` is the model without its adapter where that changes the verifier, else None.
     """
-    spare = max(max_query_tokens // len(chains), max(block_sizes))
+    spare = max(min(max_query_tokens // len(chains), _MAX_ROW_TOKENS), max(block_sizes))
     read, entropy, disagreeing = read_chains(decoder, chains, max(block_sizes), spare)
     outputs = np.array([chain.output_tokens for chain in chains])
     agreeing = outputs - disagreeing if base is None else _agreeing(base, read, chains)
