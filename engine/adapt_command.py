@@ -46,7 +46,7 @@ def adapt(
     Data: one JSON line with what was trained, on stdout. Under torchrun every process trains on a GPU of its own.
     """
     from recguide.engine.adapt import Recipe
-    from recguide.engine.adapt_run import prepare_corpora, start_processes, train_adapter
+    from recguide.engine.adapt_run import Source, prepare_corpora, start_processes, train_adapter
 
     if not (prompts or corpus or invent):
         raise ValueError("adapt: nothing to train on: give --prompts, --corpus or --invent")
@@ -65,9 +65,7 @@ def adapt(
         seed=seed,
     )
     place = start_processes(device)
-    lengths = (max_prompt, max_response)
-    texts = prepare_corpora(
-        model, place, prompts or [], corpus or [], save_corpus, invent, distil_seconds, lengths, batch, say
-    )
+    source = Source(prompts or [], invent, distil_seconds, max_prompt, max_response, batch)
+    texts = prepare_corpora(model, place, source, corpus or [], save_corpus, say)
     result = train_adapter(model, place, texts, recipe, output, " ".join(sys.argv), say)
     typer.echo(json.dumps(result, sort_keys=True))

@@ -43,4 +43,4 @@ def attend(q: Tensor, keys: Tensor, values: Tensor, bias: Tensor) -> Tensor:
         return F.scaled_dot_product_attention(q, keys, values, attn_mask=bias)
     folded = q.reshape(n, keys.shape[1], group * num_tokens, dim)
     out = F.scaled_dot_product_attention(folded, keys, values, attn_mask=bias.repeat(1, 1, group, 1))
-    return out.view(n, heads, num_tokens, dim)
+    return out.reshape(n, heads, num_tokens, dim)

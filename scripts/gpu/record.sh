@@ -6,7 +6,7 @@ D=.carry/data/prompts
 FILES=$(for name in gsm8k math500 aime2025 humaneval mbpp livecodebench ifeval mmlu_stem mt_bench; do echo --dataset-path $D/$name.jsonl; done)
 GPUS=$(nvidia-smi -L | wc -l)
 record() {
-  CUDA_VISIBLE_DEVICES=$1 timeout 280 python3 scripts/gpu/recguide.py record smollm2-135m $FILES --output /tmp/traces/$1 --limit "$2" \
+  CUDA_VISIBLE_DEVICES=$1 timeout 280 python3 scripts/gpu/command.py record smollm2-135m $FILES --output /tmp/traces/$1 --limit "$2" \
     --adapter /tmp/smollm2-135m.safetensors --max-output-tokens 512 --dtype fp32 --shard $(($1 + 1))/$GPUS > /tmp/record.$1.log 2>&1
 }
 for gpu in $(seq 0 $((GPUS - 1))); do mkdir -p /tmp/traces/$gpu; record $gpu "$1" & done

@@ -1,4 +1,4 @@
-"""The commands of the console script on a machine where the package is not installed: recguide.py COMMAND ..."""
+"""The commands of the console script on a machine where the package is not installed: command.py COMMAND ..."""
 
 import sys
 from importlib import import_module
