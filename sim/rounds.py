@@ -1,7 +1,7 @@
 """What a round emits: one set of rules for the engine and the simulator (paper, section 3.1)."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -61,6 +61,19 @@ class Rounds:
     """[rows] Whether this is the position behind the last token."""
     largest: Ints | None
     """[rows] The largest block size that fits in the context; None when all do everywhere."""
+    max_context: int
+    """Tokens that one request may have cached, those of its block included."""
+
+    def within(self, max_context: int) -> "Rounds":
+        """The same rounds where the cache of a request, and so its block, ends earlier."""
+        if max_context >= self.max_context:
+            return self
+        position = np.arange(len(self.finished)) - np.repeat(self.first, self.output_tokens + 1)
+        # a round at position p feeds its seed, the last output token, and that is not cached yet
+        cached = np.repeat(self.prompt_tokens, self.output_tokens + 1) + position - 1
+        largest = largest_fitting(self.block_sizes, cached, max_context)
+        clipped = bool((largest[~self.finished] < self.block_sizes[-1]).any())
+        return replace(self, largest=largest if clipped else None, max_context=max_context)
 
     def in_memory(self) -> "Rounds":
         """The same as plain arrays, whatever kind of array it was made of."""
@@ -73,7 +86,18 @@ class Rounds:
             {size: np.asarray(lens) for size, lens in self.emitted.items()},
             np.asarray(self.finished),
             None if self.largest is None else np.asarray(self.largest),
+            self.max_context,
         )
+
+    def emitted_at(self, block_size: int | Ints, rows: Ints) -> Ints:
+        """Tokens that a round emits at each of the ``rows``, at one block size or at one for each."""
+        if isinstance(block_size, int):
+            return self.emitted[block_size].take(rows)
+        emitted = np.zeros(len(rows), np.int64)
+        for size in set(block_size.tolist()):
+            here = block_size == size
+            emitted[here] = self.emitted[size].take(rows[here])
+        return emitted
 
     def check(self, block_size: int) -> None:
         """ValueError with the recorded block sizes, unless a round can run at this one."""
@@ -88,16 +112,13 @@ def rounds_of(trace: DenseTrace) -> Rounds:
     prompts = np.array([request.prompt_tokens for request in trace.requests])
     outputs = np.array([request.output_tokens for request in trace.requests])
     first = np.concatenate([[0], np.cumsum(outputs + 1)[:-1]])
-    position = np.arange(outputs.sum() + len(outputs)) - np.repeat(first, outputs + 1)
-    left = np.repeat(outputs, outputs + 1) - position
+    left = np.repeat(outputs + first, outputs + 1) - np.arange(outputs.sum() + len(outputs))
     accepted = {AR: (left > 0).astype(np.int16)}
     accepted |= {size: _padded([accept_lens(r.drafts["seeded", size].match) for r in trace.requests]) for size in grid}
     emitted = {size: emitted_lens(lens.astype(np.int64), left) for size, lens in accepted.items()}
-    # a round at position p feeds its seed, the last output token, and that is not cached yet
-    cached = np.repeat(prompts, outputs + 1) + position - 1
-    largest = largest_fitting(grid, cached, trace.provenance.max_context)
-    clipped = bool((largest[left > 0] < grid[-1]).any())
-    return Rounds(grid, first, prompts, outputs, accepted, emitted, left == 0, largest if clipped else None)
+    unlimited = int(prompts.max() + outputs.max()) + grid[-1]
+    whole = Rounds(grid, first, prompts, outputs, accepted, emitted, left == 0, None, unlimited)
+    return replace(whole.within(trace.provenance.max_context), max_context=trace.provenance.max_context)
 
 
 def _padded(requests: Sequence[NDArray[np.int16]]) -> NDArray[np.int16]:

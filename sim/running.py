@@ -1,40 +1,70 @@
 """The running requests of a replay: where each stands in its recorded answer, and what policies may see of it."""
 
+from collections.abc import Mapping, Sequence
+from typing import Any
+
 import numpy as np
 from numpy.typing import NDArray
 
+from recguide.sim.arrivals import Arrival
 from recguide.sim.policies import Outcomes
-from recguide.sim.rounds import Ints, Rounds
+from recguide.sim.rounds import Ints, Rounds, largest_fitting
 
 
 class Running:
     """Requests between prefill and their last token, one column of ``state`` each."""
 
-    def __init__(self, rounds: Rounds) -> None:
+    def __init__(self, rounds: Rounds, resized: bool = False) -> None:
         self.rounds = rounds
+        self.resized = resized
+        """Whether lengths may differ from the recorded ones."""
+        self.going_on: dict[int, list[int]] = {}
+        """By sent request: recorded requests that it goes on with, the next one last."""
+        self.seams = 0
+        self.cut_rounds = 0
+        """Rounds of resized requests that emitted less than they accepted."""
         self.ids: list[int] = []
         """Sent requests, in the order of the columns."""
         self.context_tokens = 0
         """Cached tokens of all of them: everything but the last token of each."""
-        self._bind(np.zeros((7, 0), np.int64))
+        self._bind(np.zeros((8, 0), np.int64))
 
     def _bind(self, state: Ints) -> None:
         self._state = state
-        request, tokens, self.at, block_size, accept_len, self.prompt_tokens, self.ran = state
+        request, tokens, self.at, block_size, accept_len, self.prompt_tokens, self.ran, self.left = state
         self._progress = state[1:3]
         self.seen = Outcomes(request, tokens, block_size, accept_len, self.context_tokens)
 
-    def join(self, ids: list[int], requests: Ints, step: int) -> None:
-        """Take in freshly prefilled requests, which have their first token."""
-        prompt_tokens = self.rounds.prompt_tokens[requests]
-        position = self.rounds.first[requests] + 1
-        joined = np.stack(np.broadcast_arrays(requests, 1, position, 0, 0, prompt_tokens, step))
+    def join(self, ids: list[int], columns: Sequence[Ints], step: int) -> None:
+        """Take in freshly prefilled requests, at the ``column`` that each stood at before its prefill's token."""
+        joined = np.stack(columns, axis=1)
+        request, tokens, at, block_size, accept_len, prompt_tokens, ran, left = joined
+        tokens += 1
+        at += 1
+        left -= 1
+        ran.fill(step)
         self.ids += ids
-        self.context_tokens += int(prompt_tokens.sum())
+        self.context_tokens += int((prompt_tokens + tokens - 1).sum())
         self._bind(np.concatenate([self._state, joined], axis=1))
+        self._go_on()
+
+    def column(self, arrival: Arrival) -> Ints:
+        """Where a request stands before its prefill."""
+        first = int(self.rounds.first[arrival.row])
+        return np.array([arrival.row, 0, first, 0, 0, arrival.prompt_tokens, 0, arrival.output_tokens])
+
+    def evict(self, place: int) -> tuple[int, Ints]:
+        """Take a request out of the batch with where it stands; gives its id and column."""
+        column = self._state[:, place].copy()
+        self.context_tokens -= self.cached(np.array([place]))
+        sent = self.ids.pop(place)
+        self._bind(np.delete(self._state, place, axis=1))
+        return sent, column
 
     def advance(self, block_size: int, rows: Ints | None, step: int) -> list[int]:
         """Play one round of all requests, or of those in ``rows``; gives the tokens that each emitted."""
+        if self.resized:
+            return self._advance_resized(block_size, np.arange(len(self.ids)) if rows is None else rows, step)
         table, seen = self.rounds.emitted[block_size], self.seen
         if rows is None:
             emitted = table.take(self.at)
@@ -51,13 +81,53 @@ class Running:
         seen.context_tokens = self.context_tokens
         return lens
 
+    def _advance_resized(self, block_size: int | Ints, rows: Ints, step: int) -> list[int]:
+        at, seen = self.at[rows], self.seen
+        emitted = np.minimum(_look_up(self.rounds.emitted, block_size, at), self.left[rows])
+        self.cut_rounds += int((_look_up(self.rounds.accept_len, block_size, at) > emitted).sum())
+        self._progress[:, rows] += emitted
+        self.left[rows] -= emitted
+        seen.block_size[rows], seen.accept_len[rows], self.ran[rows] = block_size, emitted, step
+        self.context_tokens += int(emitted.sum())
+        seen.context_tokens = self.context_tokens
+        self._go_on()
+        lens: list[int] = emitted.tolist()
+        return lens
+
+    def _go_on(self) -> None:
+        """Put requests at the end of a recorded one, but not of their own output, at the start of the next one."""
+        if not self.resized:
+            return
+        for place in np.flatnonzero(self.rounds.finished[self.at] & (self.left > 0)).tolist():
+            row = self.going_on[self.ids[place]].pop()
+            self.prompt_tokens[place] += self.seen.tokens[place]
+            self.seen.request[place], self.at[place] = row, self.rounds.first[row]
+            # nothing is known yet of the text that starts here, and all that came before is its prompt
+            self.seen.tokens[place] = self.seen.block_size[place] = self.seen.accept_len[place] = 0
+            self.seams += 1
+
+    @property
+    def largest(self) -> Ints | None:
+        """The largest block size for which each request has room; None when all fit."""
+        if not self.resized:
+            return None if self.rounds.largest is None else self.rounds.largest.take(self.at)
+        cached = self.cached_each
+        if not len(cached) or int(cached.max()) + self.rounds.block_sizes[-1] <= self.rounds.max_context:
+            return None
+        return largest_fitting(self.rounds.block_sizes, cached, self.rounds.max_context)
+
+    @property
+    def cached_each(self) -> Ints:
+        """Cached tokens of each request."""
+        return self.prompt_tokens + self.seen.tokens - 1
+
     def cached(self, rows: Ints) -> int:
         """Cached tokens of some of the requests."""
         return int((self.prompt_tokens + self.seen.tokens)[rows].sum()) - len(rows)
 
     def leave(self) -> list[int]:
         """Let the finished requests go; gives their ids."""
-        finished = self.rounds.finished.take(self.at).tolist()
+        finished = (self.left == 0 if self.resized else self.rounds.finished.take(self.at)).tolist()
         if True not in finished:
             return []
         ended: NDArray[np.bool_] = np.array(finished)
@@ -66,3 +136,14 @@ class Running:
         self.ids = [sent for sent, end in zip(self.ids, finished, strict=True) if not end]
         self._bind(np.compress(~ended, self._state, axis=1))
         return gone
+
+
+def _look_up(tables: Mapping[int, NDArray[np.integer[Any]]], block_size: int | Ints, at: Ints) -> Ints:
+    """Entries of the table of one block size, or of each row's own."""
+    if isinstance(block_size, int):
+        return tables[block_size][at].astype(np.int64)
+    found = np.zeros(len(at), np.int64)
+    for size in set(block_size.tolist()):
+        here = block_size == size
+        found[here] = tables[size][at[here]]
+    return found
