@@ -2,16 +2,22 @@
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from typing import TYPE_CHECKING
 
 import joblib
 import numpy as np
+import pyarrow as pa
 
 from recguide.sim.costs import CostModel
 from recguide.sim.metrics import metrics_of
 from recguide.sim.policies import make_policy
 from recguide.sim.replay import MAX_BATCHED_TOKENS, replay
 from recguide.sim.rounds import Rounds, rounds_of
+from recguide.sim.served import served_of
 from recguide.traces.dense import DenseTrace
+
+if TYPE_CHECKING:
+    from recguide.sim.store import Store
 
 Point = dict[str, str | float | int | None]
 """One policy at one concurrency: both of these, its metrics, and its speedup over AR."""
@@ -31,11 +37,13 @@ def sweep(
     seed: int = 0,
     jobs: int = 1,
     max_batched_tokens: int = MAX_BATCHED_TOKENS,
+    store: "Store | None" = None,
     done: Callable[[], None] = lambda: None,
 ) -> list[Point]:
     """Points by policy, then by concurrency, AR first whether or not it was asked for.
 
-    ``jobs`` processes (-1: one a core) share the work and change no result; ``done`` is called once a point.
+    ``jobs`` processes (-1: one a core) share the work and change no result; ``done`` is called once a point. Points
+    that ``store`` holds are not computed again, and it gets every other one as soon as it is finished.
     """
     rounds = rounds_of(trace)
     names = list(dict.fromkeys([BASELINE, *policies]))
@@ -44,13 +52,17 @@ def sweep(
     order = serving_order(len(trace.requests), num_prompts, seed)
     # the longest runs first, so that no process is left with one at the end
     grid = [(name, concurrency) for concurrency in sorted(set(concurrencies)) for name in names]
+    held = {key: store.load(*key) for key in grid} if store else {}
+    found = {key: point for key, point in held.items() if point is not None}
+    todo = [key for key in grid if key not in found]
     run = joblib.delayed(_point)
-    found: dict[tuple[str, int], Point] = {}
-    results = joblib.Parallel(n_jobs=jobs, batch_size=1, return_as="generator")(
-        run(rounds, costs, name, concurrency, order, max_batched_tokens) for name, concurrency in grid
+    results = joblib.Parallel(n_jobs=min(jobs, len(todo) or 1), batch_size=1, return_as="generator")(
+        run(rounds, costs, name, concurrency, order, max_batched_tokens) for name, concurrency in todo
     )
-    for key, point in zip(grid, results, strict=True):
+    for key, (point, served) in zip(todo, results, strict=True):
         found[key] = point
+        if store:
+            store.save(*key, point, served)
         done()
     points = [found[key] for key in sorted(grid, key=lambda key: (names.index(key[0]), key[1]))]
     return [
@@ -60,12 +72,12 @@ def sweep(
 
 def _point(
     rounds: Rounds, costs: CostModel, name: str, concurrency: int, order: Sequence[int], max_batched_tokens: int
-) -> Point:
+) -> tuple[Point, pa.Table]:
     # joblib hands large arrays over as memory maps, which are slow to index
     rounds = rounds.in_memory()
     policy = make_policy(name, rounds, costs)
     run = replay(rounds, costs, policy, concurrency=concurrency, order=order, max_batched_tokens=max_batched_tokens)
-    return {"policy": name, **metrics_of(run, rounds)}
+    return {"policy": name, **metrics_of(run, rounds)}, served_of(run)
 
 
 def serving_order(num_recorded: int, num_prompts: int | None, seed: int) -> list[int]:

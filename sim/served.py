@@ -1,0 +1,40 @@
+"""What every request of a replay got: one row each, for distributions and service levels."""
+
+import numpy as np
+import pyarrow as pa
+
+from recguide.sim.replay import Replay
+from recguide.sim.rounds import AR
+
+
+def served_of(run: Replay) -> pa.Table:
+    """A row for each sent request, in the order of sending; times in seconds of the run, latencies in milliseconds.
+
+    ``trace_row`` is its row in the trace. ``tpot_ms`` is null for an output of one token, ``accept_length`` (tokens
+    per round with a draft, the verifier's included) where no round had a draft.
+    """
+    decode_s = run.finished_s - run.first_token_s
+    gaps = np.where(run.output_tokens > 1, run.output_tokens - 1, 1)
+    rounds, tokens = _drafted(run)
+    return pa.table(
+        {
+            "trace_row": run.request,
+            "prompt_tokens": run.prompt_tokens,
+            "output_tokens": run.output_tokens,
+            "sent_s": run.sent_s,
+            "finished_s": run.finished_s,
+            "ttft_ms": (run.first_token_s - run.sent_s) * 1e3,
+            "tpot_ms": pa.array(decode_s / gaps * 1e3, mask=run.output_tokens < 2),
+            "e2el_ms": (run.finished_s - run.sent_s) * 1e3,
+            "rounds": rounds,
+            "accept_length": pa.array(tokens / np.maximum(rounds, 1), mask=rounds == 0),
+        }
+    )
+
+
+def _drafted(run: Replay) -> tuple[np.ndarray, np.ndarray]:
+    """Rounds with a draft of each request, and the tokens that they emitted."""
+    with_draft = run.steps["block_size"][run.emission_step] > AR
+    request, size = run.emission_request[with_draft], len(run.request)
+    tokens = np.bincount(request, run.emission_tokens[with_draft], minlength=size)
+    return np.bincount(request, minlength=size), tokens

@@ -1,0 +1,104 @@
+"""Finished points of a sweep on disk, so that a sweep that was stopped or extended computes no point twice."""
+
+import hashlib
+import json
+import re
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+import joblib
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from recguide.sim.sweep import Point
+from recguide.traces.dense import DenseTrace
+from recguide.traces.files import replacing
+
+SUBFOLDER = "requests"
+_KEY = b"recguide"
+
+
+class Store:
+    """The folder ``requests``: a file for each point, its rows the requests, and in its metadata the point's figures.
+
+    ``inputs`` is a hash of everything that decides the points beside policy and concurrency: a file that was made
+    from other inputs is not used, and overwritten. ``labels`` has a row for each request of the trace.
+    """
+
+    def __init__(self, folder: Path, inputs: str, labels: pa.Table) -> None:
+        self.folder, self.inputs, self.labels = folder / SUBFOLDER, inputs, labels
+        self.reused = 0
+        """Points that did not have to be computed."""
+
+    def path(self, policy: str, concurrency: int) -> Path:
+        """Where the point goes: a name that people can read, unless the policy's holds anything unusual."""
+        plain = policy.replace(":", "_")
+        if not re.fullmatch(r"[\w.-]{1,60}", plain):
+            readable = re.sub(r"[^\w.-]+", "_", plain)[-40:]
+            plain = f"{readable}-{hashlib.sha256(policy.encode()).hexdigest()[:8]}"
+        return self.folder / f"{plain}-c{concurrency}.parquet"
+
+    def load(self, policy: str, concurrency: int) -> Point | None:
+        """The figures of a finished point, or None where there is none from the same inputs."""
+        try:
+            metadata = pq.read_schema(self.path(policy, concurrency)).metadata or {}
+        except (OSError, pa.ArrowInvalid):
+            return None
+        held = json.loads(metadata.get(_KEY, b"{}"))
+        if held.get("config") != self._config(policy, concurrency):
+            return None
+        self.reused += 1
+        point: Point = held["point"]
+        return point
+
+    def save(self, policy: str, concurrency: int, point: Point, served: pa.Table) -> None:
+        """Keep a finished point; its file appears whole or not at all."""
+        self.folder.mkdir(parents=True, exist_ok=True)
+        held = {"config": self._config(policy, concurrency), "point": point}
+        labelled = self.labels.take(served["trace_row"])
+        columns = {"policy": pa.array([policy] * len(served)), "max_concurrency": [concurrency] * len(served)}
+        columns |= {name: labelled[name] for name in labelled.column_names}
+        columns |= {name: served[name] for name in served.column_names}
+        table = pa.table(columns).replace_schema_metadata({_KEY: json.dumps(held, allow_nan=False).encode()})
+        with replacing(self.path(policy, concurrency)) as temporary:
+            pq.write_table(table, temporary, compression="zstd")
+
+    def keep_only(self, points: Iterable[Point]) -> None:
+        """Delete the files of all other points, so that the folder holds one sweep."""
+        kept = {self.path(str(point["policy"]), int(point["max_concurrency"] or 0)) for point in points}
+        for path in self.folder.glob("*.parquet"):
+            if path not in kept:
+                path.unlink()
+
+    def _config(self, policy: str, concurrency: int) -> str:
+        return hashlib.sha256(json.dumps([self.inputs, policy, concurrency]).encode()).hexdigest()
+
+
+def labels_of(trace: DenseTrace) -> pa.Table:
+    """Id, dataset and category of every recorded request."""
+    names = ("request_id", "dataset", "category")
+    return pa.table({name: [getattr(request, name) for request in trace.requests] for name in names})
+
+
+def inputs_hash(trace: DenseTrace, profile: object, options: Mapping[str, Any]) -> str:
+    """A hash of what points are computed from: trace, profile, options with the files they name, and our own code."""
+    named = [Path(text.rpartition(":")[0]) for text in _texts(options)] + [Path(text) for text in _texts(options)]
+    files = {str(path): _sha256(path) for path in named if str(path) != "." and path.is_file()}
+    return str(joblib.hash((trace, profile, json.dumps(options, sort_keys=True, default=str), files, code_hash())))
+
+
+def code_hash() -> str:
+    """A hash of the simulator's and the traces' source files."""
+    here = Path(__file__).parent
+    files = sorted(here.glob("*.py")) + sorted((here.parent / "traces").glob("*.py"))
+    return hashlib.sha256("".join(_sha256(path) for path in files).encode()).hexdigest()
+
+
+def _texts(options: Mapping[str, Any]) -> list[str]:
+    flat = [item for value in options.values() for item in (value if isinstance(value, list | tuple) else [value])]
+    return [str(item) for item in flat if isinstance(item, str | Path) and item]
+
+
+def _sha256(path: Path) -> str:
+    return hashlib.sha256(path.read_bytes()).hexdigest()
