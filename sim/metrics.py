@@ -44,7 +44,7 @@ def _emissions(run: Replay) -> _Emissions:
     request, step = run.emission_request[order], run.emission_step[order]
     end_s = run.steps["start_s"] + run.steps["seconds"]
     last = np.append(request[1:] != request[:-1], True)
-    return _Emissions(request, run.emission_tokens[order], run.steps["block_size"][step], end_s[step], last)
+    return _Emissions(request, run.emission_tokens[order], run.emission_block_size[order], end_s[step], last)
 
 
 def _load(run: Replay) -> Metrics:
@@ -119,7 +119,8 @@ def _spread(name: str, seconds: Seconds) -> Metrics:
 
 def _forwards(run: Replay, emissions: _Emissions) -> Metrics:
     sizes, seconds, queries = (run.steps[name] for name in ("block_size", "seconds", "query_tokens"))
-    decodes, drafts = int((sizes == AR).sum()), int((sizes > AR).sum())
+    drafted = run.steps["draft_tokens"]
+    decodes, verifies, drafts = int((sizes == AR).sum()), int((sizes > AR).sum()), int((drafted > 0).sum())
     decoding = emissions.block_size != PREFILL_STEP
     per_request = np.where(emissions.block_size[decoding] == AR, 1, 2)
     busy_s = float(seconds.sum())
@@ -127,13 +128,13 @@ def _forwards(run: Replay, emissions: _Emissions) -> Metrics:
         "prefill_forwards": int((sizes == PREFILL_STEP).sum()),
         "decode_forwards": decodes,
         "draft_forwards": drafts,
-        "verify_forwards": drafts,
-        "forwards": decodes + 2 * drafts,
+        "verify_forwards": verifies,
+        "forwards": decodes + verifies + drafts,
         "tpf": _ratio(int(emissions.tokens[decoding].sum()), int(per_request.sum())),
-        "query_tokens": int((queries * np.select([sizes == PREFILL_STEP, sizes == AR], [0, 1], 2)).sum()),
+        "query_tokens": int((queries * (sizes != PREFILL_STEP) + drafted).sum()),
         "prefill_query_tokens": int(queries[sizes == PREFILL_STEP].sum()),
         "prefill_share": _ratio(float(seconds[sizes == PREFILL_STEP].sum()), busy_s),
-        "extrapolated_share": _ratio(float(seconds[run.extrapolated].sum()), busy_s),
+        "extrapolated_share": _ratio(float(seconds[run.steps["outside"]].sum()), busy_s),
     }
 
 

@@ -38,7 +38,7 @@ class Running:
     def join(self, ids: list[int], columns: Sequence[Ints], step: int) -> None:
         """Take in freshly prefilled requests, at the ``column`` that each stood at before its prefill's token."""
         joined = np.stack(columns, axis=1)
-        request, tokens, at, block_size, accept_len, prompt_tokens, ran, left = joined
+        _, tokens, at, _, _, prompt_tokens, ran, left = joined
         tokens += 1
         at += 1
         left -= 1
@@ -61,38 +61,49 @@ class Running:
         self._bind(np.delete(self._state, place, axis=1))
         return sent, column
 
-    def advance(self, block_size: int, rows: Ints | None, step: int) -> list[int]:
-        """Play one round of all requests, or of those in ``rows``; gives the tokens that each emitted."""
-        if self.resized:
-            return self._advance_resized(block_size, np.arange(len(self.ids)) if rows is None else rows, step)
-        table, seen = self.rounds.emitted[block_size], self.seen
+    def advance(self, block_size: int | Ints, rows: Ints | None, step: int) -> list[int]:
+        """Play one round of all requests, or of those in ``rows``; gives the tokens that each emitted.
+
+        ``block_size`` is one for all of these requests, or one for each.
+        """
+        at = self.at_of(rows)
+        accepted = _look_up(self.rounds.accept_len, block_size, at) if self.resized else None
+        return self.emit(_look_up(self.rounds.emitted, block_size, at), accepted, block_size, rows, step)
+
+    def at_of(self, rows: Ints | None) -> Ints:
+        """The rows of ``Rounds`` where all requests stand, or those in ``rows``."""
+        return self.at if rows is None else self.at.take(rows)
+
+    def emit(
+        self, emitted: Ints, accepted: Ints | None, block_size: int | Ints, rows: Ints | None, step: int
+    ) -> list[int]:
+        """Book what a round of these requests emitted as recorded, and give it cut to the lengths that they have.
+
+        The accepted tokens are needed where these may differ from the recorded ones.
+        """
+        seen = self.seen
+        if accepted is not None:
+            emitted = self._cut(emitted, accepted, rows)
         if rows is None:
-            emitted = table.take(self.at)
             self._progress += emitted
-            seen.block_size.fill(block_size)
+            seen.block_size[:] = block_size
             seen.accept_len[:] = emitted
             self.ran.fill(step)
         else:
-            emitted = table.take(self.at.take(rows))
             self._progress[:, rows] += emitted
             seen.block_size[rows], seen.accept_len[rows], self.ran[rows] = block_size, emitted, step
         lens: list[int] = emitted.tolist()
         self.context_tokens += sum(lens)
         seen.context_tokens = self.context_tokens
+        self._go_on()
         return lens
 
-    def _advance_resized(self, block_size: int | Ints, rows: Ints, step: int) -> list[int]:
-        at, seen = self.at[rows], self.seen
-        emitted = np.minimum(_look_up(self.rounds.emitted, block_size, at), self.left[rows])
-        self.cut_rounds += int((_look_up(self.rounds.accept_len, block_size, at) > emitted).sum())
-        self._progress[:, rows] += emitted
-        self.left[rows] -= emitted
-        seen.block_size[rows], seen.accept_len[rows], self.ran[rows] = block_size, emitted, step
-        self.context_tokens += int(emitted.sum())
-        seen.context_tokens = self.context_tokens
-        self._go_on()
-        lens: list[int] = emitted.tolist()
-        return lens
+    def _cut(self, emitted: Ints, accepted: Ints, rows: Ints | None) -> Ints:
+        places = slice(None) if rows is None else rows
+        emitted = np.minimum(emitted, self.left[places])
+        self.cut_rounds += int((accepted > emitted).sum())
+        self.left[places] -= emitted
+        return emitted
 
     def _go_on(self) -> None:
         """Put requests at the end of a recorded one, but not of their own output, at the start of the next one."""
@@ -141,7 +152,7 @@ class Running:
 def _look_up(tables: Mapping[int, NDArray[np.integer[Any]]], block_size: int | Ints, at: Ints) -> Ints:
     """Entries of the table of one block size, or of each row's own."""
     if isinstance(block_size, int):
-        return tables[block_size][at].astype(np.int64)
+        return tables[block_size].take(at).astype(np.int64, copy=False)
     found = np.zeros(len(at), np.int64)
     for size in set(block_size.tolist()):
         here = block_size == size

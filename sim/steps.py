@@ -1,0 +1,126 @@
+"""The next step of the running requests: whom it takes along, at which shapes, for how long, and what it emits."""
+
+from typing import NamedTuple, Protocol
+
+import numpy as np
+
+from recguide.sim.batching import Batching
+from recguide.sim.costs import ROUND, CostModel
+from recguide.sim.policies import Policy
+from recguide.sim.rounds import AR, Ints, Rounds
+from recguide.sim.running import Running
+
+
+class Work(NamedTuple):
+    """One batched step of running requests."""
+
+    seconds: float
+    block_size: int
+    """The largest of its requests: 1 is an AR step, one decode forward."""
+    requests: int
+    query_tokens: int
+    """Of the last forward: the verify, the decode, or the one forward that does it all."""
+    context_tokens: int
+    """Cached before the step, summed over its requests."""
+    draft_tokens: int = 0
+    """Query tokens of the draft forward that comes first; 0 where none does."""
+    padding: int = 0
+    """Query tokens of both that fill short blocks up."""
+    outside: bool = False
+    """Whether its cost lies outside what was profiled."""
+
+
+class Method(Protocol):
+    """A way to take running requests one step further."""
+
+    rows: Ints | None
+    """Places of those that emit at the end of the step; None when all of the running ones do."""
+    outcomes: list[int] | None
+    """What became of the branches of each emission so far, as ``recguide.sim.overlap`` codes it; None: no branches."""
+
+    def start(self, running: Running, step: int) -> Work:
+        """Plan step number ``step``."""
+
+    def finish(self, running: Running, step: int) -> tuple[list[int], list[int]]:
+        """End it: the tokens, and the block sizes, of the requests that emit."""
+
+
+class Linear:
+    """Drafts, then verifies, each request at the block size that a policy chose (paper, section 3.1)."""
+
+    def __init__(self, rounds: Rounds, costs: CostModel, policy: Policy, batching: Batching) -> None:
+        self.rounds, self.costs, self.policy, self.batching = rounds, costs, policy, batching
+        self.rows: Ints | None = None
+        self.outcomes: list[int] | None = None
+        self._last = 0
+        self._sizes: int | Ints = 0
+
+    def start(self, running: Running, step: int) -> Work:
+        """Ask the policy, and take along whom the batching chooses."""
+        self._sizes = sizes = self._plan(running, step)
+        count, context = len(running.ids), running.context_tokens
+        if self.rows is not None:
+            count, context = len(self.rows), running.cached(self.rows)
+        if not isinstance(sizes, int):
+            return self._mixed(running, sizes, context)
+        self._last = sizes
+        if sizes not in self.rounds.emitted:
+            self.rounds.check(sizes)
+        curve = self.costs.round_curve(sizes, count)
+        tokens = count * sizes
+        drafted = tokens if sizes > AR else 0
+        return Work(curve(context), sizes, count, tokens, context, drafted, 0, not curve.low <= context <= curve.high)
+
+    def finish(self, running: Running, step: int) -> tuple[list[int], list[int]]:
+        """Let the requests of the step play their round."""
+        tokens = running.advance(self._sizes, self.rows, step)
+        sizes = self._sizes
+        return tokens, [sizes] * len(tokens) if isinstance(sizes, int) else sizes.tolist()
+
+    def _plan(self, running: Running, step: int) -> int | Ints:
+        """The block size of the next round, or one for each of its requests; their places go to ``rows``."""
+        self.rows = None
+        wanted = self.policy(running.seen)
+        largest = running.largest
+        if largest is not None:
+            wanted = np.minimum(wanted, largest)
+        if not isinstance(wanted, np.ndarray):
+            return int(wanted)
+        expected = running.at.shape
+        if wanted.shape != expected:
+            raise ValueError(f"policy: found block sizes of shape {wanted.shape}, allowed: one, or shape {expected}")
+        if (wanted == wanted[0]).all():
+            return int(wanted[0])
+        rows = self.batching.take(wanted, step - running.ran, self._last)
+        taken = wanted[rows]
+        self.rows = rows if len(rows) < len(wanted) else None
+        return int(taken[0]) if (taken == taken[0]).all() else taken
+
+    def _mixed(self, running: Running, sizes: Ints, context: int) -> Work:
+        """A step whose blocks have several sizes."""
+        for size in set(sizes.tolist()) - self.rounds.emitted.keys():
+            self.rounds.check(size)
+        if self.batching.padded:
+            return self._padded(sizes, context)
+        return self._ragged(running, sizes, context)
+
+    def _padded(self, sizes: Ints, context: int) -> Work:
+        count, largest = len(sizes), int(sizes.max())
+        curve = self.costs.round_curve(largest, count)
+        paid = count * largest
+        padding = 2 * (paid - int(sizes.sum()))
+        return Work(curve(context), largest, count, paid, context, paid, padding, not curve.covers(context))
+
+    def _ragged(self, running: Running, sizes: Ints, context: int) -> Work:
+        """Query tokens are summed: an AR step of a request is one token of the verify, and none of the draft."""
+        count, tokens = len(sizes), int(sizes.sum())
+        drafting = np.flatnonzero(sizes > AR)
+        drafted, draft_context = int(sizes[drafting].sum()), context
+        if len(drafting) < count:
+            rows = drafting if self.rows is None else self.rows[drafting]
+            draft_context = running.cached(rows)
+        draft = self.costs.curve(ROUND[:1], len(drafting), drafted)
+        verify = self.costs.curve(ROUND[1:], count, tokens)
+        outside = not (draft.covers(draft_context) and verify.covers(context))
+        seconds = draft(draft_context) + verify(context)
+        return Work(seconds, int(sizes.max()), count, tokens, context, drafted, 0, outside)
