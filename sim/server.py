@@ -5,7 +5,7 @@ from typing import Any
 
 import numpy as np
 
-from recguide.sim.arrivals import Arrival, Clients
+from recguide.sim.arrivals import Clients
 from recguide.sim.costs import PREFILL, CostModel
 from recguide.sim.log import PREFILL_STEP, Log, Replay, Step
 from recguide.sim.memory import Limits, Prompt, with_lookahead
