@@ -32,6 +32,9 @@ def sweep(
     ] = Path("results"),
     jobs: Annotated[int, typer.Option(min=0, help="Processes; 0: one a core. Results do not depend on it.")] = 0,
     max_num_batched_tokens: Annotated[int, typer.Option(min=1, help="Prompt tokens of one prefill step.")] = 2048,
+    batching: Annotated[
+        str, typer.Option(help="Unequal blocks: bucket (fullest first), bucket:oldest, bucket:round-robin, pad, ragged.")
+    ] = "bucket",
     cross_model: Annotated[
         bool, typer.Option("--cross-model", help="Allow the acceptance of one model on the costs of another.")
     ] = False,
@@ -41,7 +44,9 @@ def sweep(
     from rich.console import Console
 
     from recguide.sim.costs import read_profile, resolve_profile
+    from recguide.sim.memory import Limits
     from recguide.sim.results import table_of, write_results
+    from recguide.sim.scenario import Scenario
     from recguide.sim.sweep import only_datasets, warnings_of
     from recguide.sim.sweep import sweep as run_sweep
     from recguide.traces.files import read_traces
@@ -61,10 +66,16 @@ def sweep(
             num_prompts=num_prompts,
             seed=seed,
             jobs=jobs or -1,
-            max_batched_tokens=max_num_batched_tokens,
+            scenario=Scenario(limits=Limits(max_batched_tokens=max_num_batched_tokens)),
+            batching=batching,
         )
     warnings = warnings_of(points, len(recorded.requests))
-    options = {"seed": seed, "num_prompts": num_prompts, "max_num_batched_tokens": max_num_batched_tokens}
+    options = {
+        "seed": seed,
+        "num_prompts": num_prompts,
+        "max_num_batched_tokens": max_num_batched_tokens,
+        "batching": batching,
+    }
     plot = write_results(output_dir, points, about(recorded, costs, warnings, options), title)
     width = None if Console().is_terminal else 120
     Console(width=width).print(table_of(points, title))

@@ -8,11 +8,13 @@ import joblib
 import numpy as np
 import pyarrow as pa
 
+from recguide.sim.batching import batching_named
 from recguide.sim.costs import CostModel
 from recguide.sim.metrics import metrics_of
 from recguide.sim.policies import make_policy
-from recguide.sim.replay import MAX_BATCHED_TOKENS, replay
+from recguide.sim.replay import serve
 from recguide.sim.rounds import Rounds, rounds_of
+from recguide.sim.scenario import Scenario, counts_of
 from recguide.sim.served import served_of
 from recguide.traces.dense import DenseTrace
 
@@ -36,20 +38,23 @@ def sweep(
     num_prompts: int | None = None,
     seed: int = 0,
     jobs: int = 1,
-    max_batched_tokens: int = MAX_BATCHED_TOKENS,
+    batching: str = "bucket",
+    scenario: Scenario | None = None,
     store: "Store | None" = None,
     done: Callable[[], None] = lambda: None,
 ) -> list[Point]:
-    """Points by policy, then by concurrency, AR first whether or not it was asked for.
+    """Points by policy, then by concurrency (0: no limit), AR first whether or not it was asked for.
 
     ``jobs`` processes (-1: one a core) share the work and change no result; ``done`` is called once a point. Points
     that ``store`` holds are not computed again, and it gets every other one as soon as it is finished.
     """
+    batching_named(batching)
     rounds = rounds_of(trace)
     names = list(dict.fromkeys([BASELINE, *policies]))
     for name in names:
         make_policy(name, rounds, costs)
     order = serving_order(len(trace.requests), num_prompts, seed)
+    scenario = (scenario or Scenario()).checked(rounds, trace, order)
     # the longest runs first, so that no process is left with one at the end
     grid = [(name, concurrency) for concurrency in sorted(set(concurrencies)) for name in names]
     held = {key: store.load(*key) for key in grid} if store else {}
@@ -57,7 +62,7 @@ def sweep(
     todo = [key for key in grid if key not in found]
     run = joblib.delayed(_point)
     results = joblib.Parallel(n_jobs=min(jobs, len(todo) or 1), batch_size=1, return_as="generator")(
-        run(rounds, costs, name, concurrency, order, max_batched_tokens) for name, concurrency in todo
+        run(rounds, costs, name, concurrency, batching, scenario) for name, concurrency in todo
     )
     for key, (point, served) in zip(todo, results, strict=True):
         found[key] = point
@@ -71,13 +76,24 @@ def sweep(
 
 
 def _point(
-    rounds: Rounds, costs: CostModel, name: str, concurrency: int, order: Sequence[int], max_batched_tokens: int
+    rounds: Rounds, costs: CostModel, name: str, concurrency: int, batching: str, scenario: Scenario
 ) -> tuple[Point, pa.Table]:
     # joblib hands large arrays over as memory maps, which are slow to index
     rounds = rounds.in_memory()
     policy = make_policy(name, rounds, costs)
-    run = replay(rounds, costs, policy, concurrency=concurrency, order=order, max_batched_tokens=max_batched_tokens)
-    return {"policy": name, **metrics_of(run, rounds)}, served_of(run)
+    load = scenario.load
+    clients = load.clients(rounds, scenario.groups, concurrency or None)
+    run = serve(
+        rounds,
+        costs,
+        policy,
+        clients,
+        batching=batching_named(batching),
+        limits=scenario.limits,
+        resized=load.resized,
+        closed=load.closed,
+    )
+    return {"policy": name, **metrics_of(run, rounds), **counts_of(scenario)}, served_of(run)
 
 
 def serving_order(num_recorded: int, num_prompts: int | None, seed: int) -> list[int]:

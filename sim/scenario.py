@@ -1,0 +1,42 @@
+"""What every point of a sweep has in common: the load, the server's limits, and the figures that are asked for."""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+
+from recguide.sim.figures import Figures
+from recguide.sim.loads import Drawn, Groups, Load, groups_of
+from recguide.sim.memory import Limits
+from recguide.sim.rounds import Rounds
+from recguide.traces.dense import DenseTrace
+
+
+@dataclass(frozen=True, slots=True)
+class Scenario:
+    """The same for all policies, so that they are compared over the same requests at the same times."""
+
+    load: Load = field(default_factory=lambda: Load(()))
+    limits: Limits = field(default_factory=Limits)
+    figures: Figures = field(default_factory=Figures)
+    groups: Groups = field(default_factory=lambda: Groups((), ()))
+    drawn: Drawn = field(default_factory=Drawn)
+
+    def checked(self, rounds: Rounds, trace: DenseTrace, order: Sequence[int]) -> "Scenario":
+        """The same with everything that it needs of a trace, once the whole load was read and found good."""
+        self.limits.check()
+        load, groups = replace(self.load, order=order), groups_of(trace)
+        return replace(self, load=load, groups=groups, drawn=load.check(rounds, groups, self.limits))
+
+
+def counts_of(scenario: Scenario) -> dict[str, float | int | None]:
+    """What the load is, and what became of the rows of its file."""
+    load, drawn = scenario.load, scenario.drawn
+    return {
+        "request_rate": None if load.rate is None or math.isinf(load.rate) else load.rate,
+        "burstiness": load.burstiness if load.rate is not None else None,
+        "failed": drawn.failed,
+        "skipped_rows": drawn.skipped,
+        "shortened_requests": drawn.shortened,
+        "stitched_requests": drawn.stitched,
+        "stitched_tokens": drawn.stitched_tokens,
+    }
