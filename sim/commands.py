@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from recguide.traces.dense import DenseTrace
 
 POLICIES = ["ar", "fixed:8", "fixed:16", "fixed:32", "recipe", "oracle"]
+NO_LIMIT = 0
 CONCURRENCIES = ["1,2,4,8,16,32,64,128"]
 
 
@@ -20,8 +21,24 @@ def sweep(
     profile: Annotated[str, typer.Option(help="A GPU profile: file, or shipped name.")],
     policy: Annotated[list[str], typer.Option(help="ar, fixed:B, recipe or oracle. May be repeated.")] = POLICIES,
     max_concurrency: Annotated[
-        list[str], typer.Option("--max-concurrency", "--concurrency", help="Requests in flight; a list with commas.")
-    ] = CONCURRENCIES,
+        list[str] | None,
+        typer.Option(
+            "--max-concurrency",
+            "--concurrency",
+            help="Requests in flight; a list with commas. Default: 1,2,4,...,128, or no limit where requests have "
+            "arrival times.",
+        ),
+    ] = None,
+    request_rate: Annotated[float | None, typer.Option(help="Requests per second, at random times; inf.")] = None,
+    request_rate_mode: Annotated[str | None, typer.Option(help="poisson (default) or constant gaps.")] = None,
+    burstiness: Annotated[float | None, typer.Option(help="Shape of Gamma gaps: 1 Poisson, less is burstier.")] = None,
+    arrivals: Annotated[Path | None, typer.Option(help="A file of arrival times and lengths to replay.")] = None,
+    time_scale: Annotated[float | None, typer.Option(help="Arrival times are multiplied by it.")] = None,
+    lengths: Annotated[Path | None, typer.Option(help="A file whose lengths alone are used.")] = None,
+    lenient: Annotated[bool, typer.Option("--lenient", help="Skip and count rows of it that are at fault.")] = False,
+    no_stitch: Annotated[
+        bool, typer.Option("--no-stitch", help="Refuse outputs longer than the recorded request drawn for them.")
+    ] = False,
     num_prompts: Annotated[
         int | None, typer.Option("--num-prompts", "--num-requests", min=1, help="Requests to serve; default: all.")
     ] = None,
@@ -32,8 +49,21 @@ def sweep(
     ] = Path("results"),
     jobs: Annotated[int, typer.Option(min=0, help="Processes; 0: one a core. Results do not depend on it.")] = 0,
     max_num_batched_tokens: Annotated[int, typer.Option(min=1, help="Prompt tokens of one prefill step.")] = 2048,
+    prefill_chunk: Annotated[
+        int | None, typer.Option(min=1, help="Split prompts into steps of so many tokens.")
+    ] = None,
+    max_num_seqs: Annotated[int | None, typer.Option(min=1, help="Requests that the server runs at a time.")] = None,
+    kv_page_size: Annotated[int | None, typer.Option(min=1, help="Tokens of a KV page (16).")] = None,
+    kv_tokens: Annotated[int | None, typer.Option(min=1, help="Tokens that the KV cache holds; default: all.")] = None,
+    total_kv_pages: Annotated[int | None, typer.Option(min=1, help="The same in pages.")] = None,
+    goodput: Annotated[
+        list[str] | None, typer.Option(help="What a good request does not exceed: 'ttft:500 tpot:50', in ms.")
+    ] = None,
+    metric_percentiles: Annotated[list[str], typer.Option(help="Of the latencies; a list with commas.")] = ["99"],
+    bootstrap: Annotated[int, typer.Option(min=0, help="Resamples for confidence intervals; 0: none.")] = 0,
     batching: Annotated[
-        str, typer.Option(help="Unequal blocks: bucket (fullest first), bucket:oldest, bucket:round-robin, pad, ragged.")
+        str,
+        typer.Option(help="Of unequal blocks: bucket, bucket:oldest, bucket:round-robin, pad or ragged."),
     ] = "bucket",
     cross_model: Annotated[
         bool, typer.Option("--cross-model", help="Allow the acceptance of one model on the costs of another.")
@@ -44,7 +74,8 @@ def sweep(
     from rich.console import Console
 
     from recguide.sim.costs import read_profile, resolve_profile
-    from recguide.sim.memory import Limits
+    from recguide.sim.figures import Figures, parse_goodput, parse_percentiles
+    from recguide.sim.load_options import limits_of, load_of
     from recguide.sim.results import table_of, write_results
     from recguide.sim.scenario import Scenario
     from recguide.sim.sweep import only_datasets, warnings_of
@@ -52,7 +83,29 @@ def sweep(
     from recguide.traces.files import read_traces
 
     words = Console(stderr=True)
-    concurrencies = parse_concurrencies(max_concurrency)
+    load_options = {
+        "request-rate": request_rate,
+        "request-rate-mode": request_rate_mode,
+        "burstiness": burstiness,
+        "arrivals": arrivals,
+        "time-scale": time_scale,
+        "lengths": lengths,
+        "lenient": lenient,
+        "no-stitch": no_stitch,
+        "prefill-chunk": prefill_chunk,
+        "max-num-seqs": max_num_seqs,
+        "kv-page-size": kv_page_size,
+        "kv-tokens": kv_tokens,
+        "total-kv-pages": total_kv_pages,
+    }
+    load = load_of(load_options, num_prompts, seed)
+    levels = max_concurrency or (CONCURRENCIES if load.closed else [])
+    concurrencies = parse_concurrencies(levels) or [NO_LIMIT]
+    scenario = Scenario(
+        load,
+        limits_of(load_options, max_num_batched_tokens),
+        Figures(parse_percentiles(metric_percentiles), parse_goodput(goodput or []), bootstrap, seed),
+    )
     check_folder(output_dir)
     costs = read_profile(resolve_profile(profile))
     recorded = only_datasets(read_traces(trace), dataset or [])
@@ -66,7 +119,7 @@ def sweep(
             num_prompts=num_prompts,
             seed=seed,
             jobs=jobs or -1,
-            scenario=Scenario(limits=Limits(max_batched_tokens=max_num_batched_tokens)),
+            scenario=scenario,
             batching=batching,
         )
     warnings = warnings_of(points, len(recorded.requests))
@@ -75,6 +128,10 @@ def sweep(
         "num_prompts": num_prompts,
         "max_num_batched_tokens": max_num_batched_tokens,
         "batching": batching,
+        **{
+            name.replace("-", "_"): str(value) if isinstance(value, Path) else value
+            for name, value in load_options.items()
+        },
     }
     plot = write_results(output_dir, points, about(recorded, costs, warnings, options), title)
     width = None if Console().is_terminal else 120

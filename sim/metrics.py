@@ -35,6 +35,8 @@ class _Emissions:
     tokens: Ints
     block_size: Ints
     time_s: Seconds
+    start_s: Seconds
+    """Of the step that it ends."""
     last: NDArray[np.bool_]
     """Whether it is its request's last one."""
 
@@ -42,9 +44,12 @@ class _Emissions:
 def _emissions(run: Replay) -> _Emissions:
     order = np.argsort(run.emission_request, kind="stable")
     request, step = run.emission_request[order], run.emission_step[order]
-    end_s = run.steps["start_s"] + run.steps["seconds"]
+    start_s = run.steps["start_s"]
+    end_s = start_s + run.steps["seconds"]
     last = np.append(request[1:] != request[:-1], True)
-    return _Emissions(request, run.emission_tokens[order], run.emission_block_size[order], end_s[step], last)
+    return _Emissions(
+        request, run.emission_tokens[order], run.emission_block_size[order], end_s[step], start_s[step], last
+    )
 
 
 def _load(run: Replay) -> Metrics:
@@ -149,8 +154,9 @@ def _acceptance(run: Replay, emissions: _Emissions, rounds: Rounds) -> Metrics:
         "accept_length_macro": _macro(emissions.request[drafted], tokens),
         # a cut round lost its verifier's token at least, so all that it emitted are drafts
         "draft_acceptance_rate": _ratio(int(tokens.sum()) - count + cut, int((sizes - 1).sum())),
-        "wasted_query_tokens": int(2 * (sizes - tokens).sum()),
+        **_waste(run, emissions),
         **_block_shares(emissions, rounds),
+        **_waits(emissions, rounds),
     }
 
 
@@ -178,6 +184,26 @@ def _block_shares(emissions: _Emissions, rounds: Rounds) -> Metrics:
         f"block_share_{size}": _ratio(int((decoding == size).sum()), len(decoding))
         for size in (AR, *rounds.block_sizes)
     }
+
+
+def _waste(run: Replay, emissions: _Emissions) -> Metrics:
+    """Query tokens of draft and verify that an emitted token did not need: each needs one of both."""
+    decoding = run.steps["block_size"] != PREFILL_STEP
+    paid = int((run.steps["query_tokens"] * decoding + run.steps["draft_tokens"]).sum())
+    tokens, sizes = emissions.tokens, emissions.block_size
+    needed = int(tokens[sizes == AR].sum()) + 2 * int(tokens[sizes > AR].sum())
+    return {"wasted_query_tokens": paid - needed, "padding_query_tokens": int(run.steps["padding"].sum())}
+
+
+def _waits(emissions: _Emissions, rounds: Rounds) -> Metrics:
+    """From a request's last emission to the start of its round, by the round's block size."""
+    gaps = emissions.start_s[1:] - emissions.time_s[:-1]
+    figures: dict[str, float | None] = {}
+    for size in (AR, *rounds.block_sizes):
+        waits = gaps[(emissions.block_size[1:] == size) & ~emissions.last[:-1]] * 1e3
+        figures[f"mean_wait_ms_{size}"] = float(waits.mean()) if len(waits) else None
+        figures[f"max_wait_ms_{size}"] = float(waits.max()) if len(waits) else None
+    return figures
 
 
 def _ratio(part: float, whole: float) -> float | None:

@@ -72,7 +72,8 @@ class Running:
 
     def at_of(self, rows: Ints | None) -> Ints:
         """The rows of ``Rounds`` where all requests stand, or those in ``rows``."""
-        return self.at if rows is None else self.at.take(rows)
+        at: Ints = self.at if rows is None else self.at.take(rows)
+        return at
 
     def emit(
         self, emitted: Ints, accepted: Ints | None, block_size: int | Ints, rows: Ints | None, step: int

@@ -126,5 +126,5 @@ def test_every_figure_is_defined_in_the_documentation() -> None:
     _, _, figures = play(random_trace(0), ar, 1)
     for name in figures:
         latency = re.fullmatch(r"(mean_|median_|std_|p99_)(\w+_ms)", name)
-        parts = latency.groups() if latency else (re.sub(r"^block_share_\d+$", "block_share_B", name),)
+        parts = latency.groups() if latency else (re.sub(r"_\d+$", "_B", name),)
         assert all(f"`{part}`" in page for part in parts), name
