@@ -51,10 +51,16 @@ def recguide(
     """Simulate, record, profile and serve diffusion-AR self-speculation."""
 
 
+def with_dashes(word: str) -> str:
+    """An option spelt with underscores as vLLM's users may spell it, ``--max_concurrency=8``, as ours; others as is."""
+    name, equals, value = word.partition("=")
+    return name.replace("_", "-") + equals + value if name.startswith("--") else word
+
+
 def main() -> None:
     """Run the console script: bad input exits 2 with one message on stderr."""
     try:
-        app()
+        app(args=[with_dashes(word) for word in sys.argv[1:]])
     except (ValueError, FileNotFoundError) as error:
         typer.echo(f"error: {error}", err=True)
         sys.exit(2)

@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from recguide.sim.config import ConfigFile, PrintConfig, Settings, as_yaml, resolved
+
 if TYPE_CHECKING:
     from recguide.sim.costs import Profile
     from recguide.traces.dense import DenseTrace
@@ -14,9 +16,12 @@ if TYPE_CHECKING:
 POLICIES = ["ar", "fixed:8", "fixed:16", "fixed:32", "recipe", "oracle"]
 NO_LIMIT = 0
 CONCURRENCIES = ["1,2,4,8,16,32,64,128"]
+NOT_SHARED = {"trace", "profile", "policy", "max_concurrency", "output_dir", "jobs", "cross_model", "report", "force"}
+"""Options that do not decide what every point is: the first four count point by point, or by their content."""
 
 
 def sweep(
+    ctx: typer.Context,
     trace: Annotated[list[str], typer.Option(help="A trace: file, folder, or shipped name. May be repeated.")],
     profile: Annotated[str, typer.Option(help="A GPU profile: file, or shipped name.")],
     policy: Annotated[list[str], typer.Option(help="ar, fixed:B, recipe or oracle. May be repeated.")] = POLICIES,
@@ -59,7 +64,7 @@ def sweep(
     goodput: Annotated[
         list[str] | None, typer.Option(help="What a good request does not exceed: 'ttft:500 tpot:50', in ms.")
     ] = None,
-    metric_percentiles: Annotated[list[str], typer.Option(help="Of the latencies; a list with commas.")] = ["99"],
+    metric_percentiles: Annotated[str, typer.Option(help="Of the latencies; a list with commas.")] = "99",
     bootstrap: Annotated[int, typer.Option(min=0, help="Resamples for confidence intervals; 0: none.")] = 0,
     batching: Annotated[
         str,
@@ -68,20 +73,34 @@ def sweep(
     cross_model: Annotated[
         bool, typer.Option("--cross-model", help="Allow the acceptance of one model on the costs of another.")
     ] = False,
+    report: Annotated[bool, typer.Option(help="Also write report.html, one page with every figure.")] = True,
+    force: Annotated[
+        bool, typer.Option("--force", help="Go on where results would be worthless; they say so.")
+    ] = False,
+    config: ConfigFile = None,
+    settings: Settings = None,
+    print_config: PrintConfig = False,
 ) -> None:
     """Replay a trace under policies and concurrencies, and draw the frontier of their throughputs."""
     # pyarrow and matplotlib are not needed to print the help of the commands
     from rich.console import Console
 
     from recguide.sim.costs import read_profile, resolve_profile
+    from recguide.sim.environment import environment
     from recguide.sim.figures import Figures, parse_goodput, parse_percentiles
+    from recguide.sim.guards import check_points, check_sources, settle
     from recguide.sim.load_options import limits_of, load_of
-    from recguide.sim.results import table_of, write_results
+    from recguide.sim.reporting import FILE, texts_of
+    from recguide.sim.results import as_json, table_of, write_results
     from recguide.sim.scenario import Scenario
+    from recguide.sim.store import Store, inputs_hash, labels_of
     from recguide.sim.sweep import only_datasets, warnings_of
     from recguide.sim.sweep import sweep as run_sweep
     from recguide.traces.files import read_traces
 
+    if print_config:
+        typer.echo(as_yaml(resolved(ctx)), nl=False)
+        raise typer.Exit
     words = Console(stderr=True)
     load_options = {
         "request-rate": request_rate,
@@ -104,12 +123,16 @@ def sweep(
     scenario = Scenario(
         load,
         limits_of(load_options, max_num_batched_tokens),
-        Figures(parse_percentiles(metric_percentiles), parse_goodput(goodput or []), bootstrap, seed),
+        Figures(parse_percentiles([metric_percentiles]), parse_goodput(goodput or []), bootstrap, seed),
     )
     check_folder(output_dir)
     costs = read_profile(resolve_profile(profile))
     recorded = only_datasets(read_traces(trace), dataset or [])
     title = title_of(recorded, costs, cross_model)
+    found = check_sources(recorded, costs)
+    settle(found, force)
+    shared = {name: value for name, value in resolved(ctx).items() if name not in NOT_SHARED}
+    store = Store(output_dir, inputs_hash(recorded, costs, shared), labels_of(recorded))
     with words.status(f"{len(recorded.requests)} recorded requests, {len(policy)} policies"):
         points = run_sweep(
             recorded,
@@ -121,8 +144,10 @@ def sweep(
             jobs=jobs or -1,
             scenario=scenario,
             batching=batching,
+            store=store,
         )
-    warnings = warnings_of(points, len(recorded.requests))
+    found += check_points(points, costs.costs(), recorded.provenance.block_sizes)
+    warnings = [*settle(found, force), *warnings_of(points, len(recorded.requests))]
     options = {
         "seed": seed,
         "num_prompts": num_prompts,
@@ -133,11 +158,19 @@ def sweep(
             for name, value in load_options.items()
         },
     }
-    plot = write_results(output_dir, points, about(recorded, costs, warnings, options), title)
+    if store.reused:
+        words.print(f"{store.reused} of {len(points)} points were in {store.folder} already", highlight=False)
+    origin = about(recorded, costs, warnings, options)
+    texts = texts_of(points, origin, title, store, recorded, costs) if report else {FILE: None}
+    kept = {"config.resolved.yaml": as_yaml(resolved(ctx)), "env.json": as_json(environment(costs.header))}
+    plot = write_results(output_dir, points, origin, title, kept | texts)
+    store.keep_only(points)
     width = None if Console().is_terminal else 120
     Console(width=width).print(table_of(points, title))
     for warning in warnings:
         words.print(f"warning: {warning}", style="yellow", highlight=False, soft_wrap=True)
+    if report:
+        typer.echo(output_dir / FILE)
     typer.echo(plot)
 
 

@@ -6,23 +6,30 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from recguide.sim.replay import PREFILL_STEP, Replay
+from recguide.sim.branches import branch_metrics, forwards_each
+from recguide.sim.figures import Figures
+from recguide.sim.latencies import latency_metrics
+from recguide.sim.log import PREFILL_STEP, Replay
+from recguide.sim.overlap import Outcome
 from recguide.sim.rounds import AR, Ints, Rounds
+from recguide.sim.windows import in_flight_s, steady_window
 
 Metrics = Mapping[str, float | int | None]
 """None where there is nothing to take a figure of, as the acceptance length of a run without drafts."""
 Seconds = NDArray[np.float64]
 
 
-def metrics_of(run: Replay, rounds: Rounds) -> dict[str, float | int | None]:
+def metrics_of(run: Replay, rounds: Rounds, figures: Figures | None = None) -> dict[str, float | int | None]:
     """All figures of a run, whole and in its steady window."""
     emissions = _emissions(run)
     return {
         **_load(run),
         **_throughput(run),
         **_steady(run, emissions),
-        **_latencies(run, emissions),
-        **_forwards(run, emissions),
+        **latency_metrics(run, np.diff(emissions.time_s)[~emissions.last[:-1]], figures or Figures()),
+        **_kv(run),
+        **_forwards(run),
+        **branch_metrics(run),
         **_acceptance(run, emissions, rounds),
     }
 
@@ -57,7 +64,6 @@ def _load(run: Replay) -> Metrics:
         "max_concurrency": run.concurrency,
         "num_prompts": len(run.request),
         "completed": int(np.isfinite(run.finished_s).sum()),
-        "failed": 0,
         "total_input_tokens": int(run.prompt_tokens.sum()),
         "total_output_tokens": int(run.output_tokens.sum()),
         "max_concurrent_requests": int(run.steps["in_flight"].max()),
@@ -65,26 +71,17 @@ def _load(run: Replay) -> Metrics:
 
 
 def _throughput(run: Replay) -> Metrics:
-    duration = float(run.finished_s.max())
-    in_flight_s = float((run.finished_s - run.sent_s).sum())
+    duration = float(run.finished_s.max() - run.sent_s.min())
+    busy_s = float((run.finished_s - run.sent_s).sum())
     tokens = int(run.output_tokens.sum())
     return {
         "duration": duration,
-        "concurrency": _ratio(in_flight_s, duration),
+        "concurrency": _ratio(busy_s, duration),
         "request_throughput": _ratio(len(run.request), duration),
         "output_throughput": _ratio(tokens, duration),
         "total_token_throughput": _ratio(tokens + int(run.prompt_tokens.sum()), duration),
-        "output_throughput_per_request": _ratio(tokens, in_flight_s),
+        "output_throughput_per_request": _ratio(tokens, busy_s),
     }
-
-
-def steady_window(run: Replay) -> tuple[float, float] | None:
-    """From the first tokens of the first C requests to the first finish that no new request follows."""
-    if len(run.request) < run.concurrency:
-        return None
-    start = float(run.first_token_s[: run.concurrency].max())
-    end = float(np.sort(run.finished_s)[len(run.request) - run.concurrency])
-    return (start, end) if end > start else None
 
 
 def _steady(run: Replay, emissions: _Emissions) -> Metrics:
@@ -94,40 +91,24 @@ def _steady(run: Replay, emissions: _Emissions) -> Metrics:
         "steady_duration": end - start,
         "steady_output_tokens": tokens,
         "steady_output_throughput": _ratio(tokens, end - start),
-        "steady_output_throughput_per_request": _ratio(tokens, run.concurrency * (end - start)),
+        "steady_output_throughput_per_request": _ratio(tokens, in_flight_s(run, start, end)),
     }
 
 
-def _latencies(run: Replay, emissions: _Emissions) -> Metrics:
-    several = run.output_tokens > 1
-    gaps = np.diff(emissions.time_s)[~emissions.last[:-1]]
-    decode_s = run.finished_s - run.first_token_s
+def _kv(run: Replay) -> Metrics:
     return {
-        **_spread("ttft", run.first_token_s - run.sent_s),
-        **_spread("tpot", decode_s[several] / (run.output_tokens[several] - 1)),
-        **_spread("itl", gaps),
-        **_spread("e2el", run.finished_s - run.sent_s),
+        "max_kv_pages": None if run.kv_pages is None else int(run.kv_pages.max()),
+        "preemptions": run.preemptions,
+        "recomputed_tokens": run.recomputed_tokens,
     }
 
 
-def _spread(name: str, seconds: Seconds) -> Metrics:
-    if not len(seconds):
-        return dict.fromkeys(f"{how}_{name}_ms" for how in ("mean", "median", "std", "p99"))
-    figures = {
-        "mean": seconds.mean(),
-        "median": np.median(seconds),
-        "std": seconds.std(),
-        "p99": np.percentile(seconds, 99),
-    }
-    return {f"{how}_{name}_ms": float(figure) * 1e3 for how, figure in figures.items()}
-
-
-def _forwards(run: Replay, emissions: _Emissions) -> Metrics:
+def _forwards(run: Replay) -> Metrics:
     sizes, seconds, queries = (run.steps[name] for name in ("block_size", "seconds", "query_tokens"))
     drafted = run.steps["draft_tokens"]
-    decodes, verifies, drafts = int((sizes == AR).sum()), int((sizes > AR).sum()), int((drafted > 0).sum())
-    decoding = emissions.block_size != PREFILL_STEP
-    per_request = np.where(emissions.block_size[decoding] == AR, 1, 2)
+    decodes, drafts = int((sizes == AR).sum()), int((drafted > 0).sum())
+    verifies = int(((sizes > AR) & (queries > 0)).sum())
+    decoding = run.emission_block_size != PREFILL_STEP
     busy_s = float(seconds.sum())
     return {
         "prefill_forwards": int((sizes == PREFILL_STEP).sum()),
@@ -135,7 +116,7 @@ def _forwards(run: Replay, emissions: _Emissions) -> Metrics:
         "draft_forwards": drafts,
         "verify_forwards": verifies,
         "forwards": decodes + verifies + drafts,
-        "tpf": _ratio(int(emissions.tokens[decoding].sum()), int(per_request.sum())),
+        "tpf": _ratio(int(run.emission_tokens[decoding].sum()), int(forwards_each(run).sum())),
         "query_tokens": int((queries * (sizes != PREFILL_STEP) + drafted).sum()),
         "prefill_query_tokens": int(queries[sizes == PREFILL_STEP].sum()),
         "prefill_share": _ratio(float(seconds[sizes == PREFILL_STEP].sum()), busy_s),
@@ -151,6 +132,7 @@ def _acceptance(run: Replay, emissions: _Emissions, rounds: Rounds) -> Metrics:
         "num_rounds": count,
         "cut_rounds": cut,
         "accept_length": _ratio(int(tokens.sum()), count),
+        "matched_length": _ratio(int(tokens.sum()) - count + cut, count),
         "accept_length_macro": _macro(emissions.request[drafted], tokens),
         # a cut round lost its verifier's token at least, so all that it emitted are drafts
         "draft_acceptance_rate": _ratio(int(tokens.sum()) - count + cut, int((sizes - 1).sum())),
@@ -162,6 +144,10 @@ def _acceptance(run: Replay, emissions: _Emissions, rounds: Rounds) -> Metrics:
 
 def _cut_rounds(run: Replay, emissions: _Emissions, rounds: Rounds) -> int:
     """Rounds that emitted less than they accepted; only a request's last round can."""
+    if run.cut_rounds is not None:
+        return run.cut_rounds
+    if run.emission_outcome is not None:
+        return int((run.emission_outcome & Outcome.CUT != 0).sum())
     cut = 0
     for size in rounds.block_sizes:
         here = emissions.last & (emissions.block_size == size)

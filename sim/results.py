@@ -4,6 +4,7 @@ import json
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import pyarrow as pa
@@ -18,10 +19,17 @@ FORMAT = 1
 PLOT = "frontier.png"
 
 
-def write_results(folder: Path, points: Sequence[Point], about: Mapping[str, Any], title: str) -> Path:
+def write_results(
+    folder: Path,
+    points: Sequence[Point],
+    about: Mapping[str, Any],
+    title: str,
+    texts: Mapping[str, str | None] = MappingProxyType({}),
+) -> Path:
     """Write results.parquet, results.json and the plot; each appears whole or not at all. Gives the plot's path.
 
     ``about`` says what the points come from. Nothing in the files depends on when or how fast they were made.
+    ``texts`` are further files by name; None deletes one that an earlier sweep left.
     """
     folder.mkdir(parents=True, exist_ok=True)
     names = ("results.parquet", "results.json", PLOT)
@@ -29,9 +37,20 @@ def write_results(folder: Path, points: Sequence[Point], about: Mapping[str, Any
         table, document, plot = (stack.enter_context(replacing(folder / name)) for name in names)
         pq.write_table(_columns(points, about), table, compression="zstd")
         whole = {"recguide_sweep": FORMAT, **about, "points": points}
-        document.write_text(json.dumps(whole, indent=1, allow_nan=False) + "\n", encoding="utf-8")
+        document.write_text(as_json(whole), encoding="utf-8")
         plot_frontier(points, title, plot)
+    for name, text in texts.items():
+        if text is None:
+            (folder / name).unlink(missing_ok=True)
+            continue
+        with replacing(folder / name) as temporary:
+            temporary.write_text(text, encoding="utf-8")
     return folder / PLOT
+
+
+def as_json(content: object) -> str:
+    """Strict JSON, a line for each value; ValueError for NaN and infinity, which JSON does not have."""
+    return json.dumps(content, indent=1, allow_nan=False) + "\n"
 
 
 def _columns(points: Sequence[Point], about: Mapping[str, Any]) -> pa.Table:
@@ -62,7 +81,7 @@ def _cells(point: Point, shares: Sequence[str]) -> list[str]:
     mine, all_of = frontier(point)
     return [
         str(point["policy"]),
-        str(point["max_concurrency"]),
+        "-" if point["max_concurrency"] is None else str(point["max_concurrency"]),
         f"{all_of:,.0f}",
         f"{mine:,.0f}",
         _number(point["speedup"], 2),

@@ -28,7 +28,7 @@ class Scenario:
         return replace(self, load=load, groups=groups, drawn=load.check(rounds, groups, self.limits))
 
 
-def counts_of(scenario: Scenario) -> dict[str, float | int | None]:
+def counts_of(scenario: Scenario) -> dict[str, str | float | int | None]:
     """What the load is, and what became of the rows of its file."""
     load, drawn = scenario.load, scenario.drawn
     return {
@@ -39,4 +39,22 @@ def counts_of(scenario: Scenario) -> dict[str, float | int | None]:
         "shortened_requests": drawn.shortened,
         "stitched_requests": drawn.stitched,
         "stitched_tokens": drawn.stitched_tokens,
+        "load_note": "; ".join(notes_of(drawn)) or None,
     }
+
+
+def notes_of(drawn: Drawn) -> list[str]:
+    """What a reader must know of the rows of a file, in sentences."""
+    told = list(drawn.warnings)
+    if drawn.failed:
+        told.append(f"{drawn.failed} rows gave no output tokens when they were recorded: failed, and not served")
+    if drawn.skipped:
+        told.append(f"{drawn.skipped} rows were at fault and skipped; the first: {drawn.first_skipped}")
+    if drawn.shortened:
+        told.append(f"{drawn.shortened} outputs end early, at the context limit")
+    if drawn.stitched:
+        told.append(
+            f"{drawn.stitched} of {drawn.rows} outputs are longer than the recorded request drawn for them, and go on "
+            f"with others of its dataset ({drawn.stitched_tokens} tokens)"
+        )
+    return told

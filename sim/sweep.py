@@ -93,7 +93,7 @@ def _point(
         resized=load.resized,
         closed=load.closed,
     )
-    return {"policy": name, **metrics_of(run, rounds), **counts_of(scenario)}, served_of(run)
+    return {"policy": name, **metrics_of(run, rounds, scenario.figures), **counts_of(scenario)}, served_of(run)
 
 
 def serving_order(num_recorded: int, num_prompts: int | None, seed: int) -> list[int]:
@@ -130,7 +130,8 @@ def only_datasets(trace: DenseTrace, names: Sequence[str]) -> DenseTrace:
 
 def warnings_of(points: Sequence[Point], num_recorded: int) -> list[str]:
     """What a reader must know before believing the points, in sentences."""
-    return [*_few_requests(points, num_recorded), *_extrapolation(points)]
+    note = points[0].get("load_note")
+    return [*([str(note)] if note else []), *_few_requests(points, num_recorded), *_extrapolation(points)]
 
 
 def _few_requests(points: Sequence[Point], num_recorded: int) -> list[str]:

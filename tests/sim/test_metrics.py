@@ -9,10 +9,11 @@ from hypothesis import strategies as st
 from strategies import constant_trace, dense_traces, random_trace
 
 from recguide.sim.costs import CostModel, constant_costs, linear_costs
-from recguide.sim.metrics import metrics_of, steady_window
+from recguide.sim.metrics import metrics_of
 from recguide.sim.policies import Policy, ar, fixed
 from recguide.sim.replay import Replay, replay
 from recguide.sim.rounds import Rounds, rounds_of
+from recguide.sim.windows import steady_window
 from recguide.traces.dense import DenseTrace
 
 COSTS = linear_costs(1e-3, 2e-5, 1e-7, host_s=1e-4)
