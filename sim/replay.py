@@ -9,6 +9,8 @@ from recguide.sim.batching import BUCKETED, Batching
 from recguide.sim.costs import CostModel
 from recguide.sim.log import PREFILL_STEP, Replay, Step
 from recguide.sim.memory import MAX_BATCHED_TOKENS, Limits
+from recguide.sim.oneforward import OneForward
+from recguide.sim.overlap import Overlap, overlap_tables
 from recguide.sim.policies import Policy
 from recguide.sim.rounds import Rounds
 from recguide.sim.running import Running
@@ -71,6 +73,8 @@ def serve(
 
 def method_of(policy: Policy, rounds: Rounds, costs: CostModel, batching: Batching) -> Method:
     """The way to take requests further that a policy asks for."""
+    if isinstance(policy, Overlap):
+        return OneForward(overlap_tables(rounds, policy), costs, "rows")
     return Linear(rounds, costs, policy, batching)
 
 

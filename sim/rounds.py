@@ -1,11 +1,12 @@
 """What a round emits: one set of rules for the engine and the simulator (paper, section 3.1)."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
 
+from recguide.sim.drafts import FlatDrafts, Key, flat_drafts, with_ends
 from recguide.traces.dense import DenseTrace, matched_lens
 
 AR = 1
@@ -63,6 +64,12 @@ class Rounds:
     """[rows] The largest block size that fits in the context; None when all do everywhere."""
     max_context: int
     """Tokens that one request may have cached, those of its block included."""
+    max_output_tokens: int
+    """At which recording stopped a request."""
+    entropy: NDArray[np.float64]
+    """[rows] Nats, of the verifier's distribution that picks the token at this position."""
+    drafts: Mapping[Key, FlatDrafts]
+    """Of the views and block sizes that someone asked for."""
 
     def within(self, max_context: int) -> "Rounds":
         """The same rounds where the cache of a request, and so its block, ends earlier."""
@@ -87,17 +94,10 @@ class Rounds:
             np.asarray(self.finished),
             None if self.largest is None else np.asarray(self.largest),
             self.max_context,
+            self.max_output_tokens,
+            np.asarray(self.entropy),
+            {key: drafts.in_memory() for key, drafts in self.drafts.items()},
         )
-
-    def emitted_at(self, block_size: int | Ints, rows: Ints) -> Ints:
-        """Tokens that a round emits at each of the ``rows``, at one block size or at one for each."""
-        if isinstance(block_size, int):
-            return self.emitted[block_size].take(rows)
-        emitted = np.zeros(len(rows), np.int64)
-        for size in set(block_size.tolist()):
-            here = block_size == size
-            emitted[here] = self.emitted[size].take(rows[here])
-        return emitted
 
     def check(self, block_size: int) -> None:
         """ValueError with the recorded block sizes, unless a round can run at this one."""
@@ -106,22 +106,24 @@ class Rounds:
             raise ValueError(f"block size {block_size} was not recorded; recorded: {known}, and 1 for AR steps")
 
 
-def rounds_of(trace: DenseTrace) -> Rounds:
-    """The rounds that a dense trace holds, every one of them from the true prefix (the seeded view)."""
+def rounds_of(trace: DenseTrace, keys: Iterable[Key] = ()) -> Rounds:
+    """The rounds that a dense trace holds, every one of them from the true prefix (the seeded view).
+
+    ``keys`` name the views and block sizes whose drafts come along, for policies that look at them.
+    """
     grid = trace.provenance.block_sizes
     prompts = np.array([request.prompt_tokens for request in trace.requests])
     outputs = np.array([request.output_tokens for request in trace.requests])
     first = np.concatenate([[0], np.cumsum(outputs + 1)[:-1]])
     left = np.repeat(outputs + first, outputs + 1) - np.arange(outputs.sum() + len(outputs))
     accepted = {AR: (left > 0).astype(np.int16)}
-    accepted |= {size: _padded([accept_lens(r.drafts["seeded", size].match) for r in trace.requests]) for size in grid}
+    accepted |= {
+        size: with_ends([accept_lens(r.drafts["seeded", size].match) for r in trace.requests]) for size in grid
+    }
     emitted = {size: emitted_lens(lens.astype(np.int64), left) for size, lens in accepted.items()}
     unlimited = int(prompts.max() + outputs.max()) + grid[-1]
-    whole = Rounds(grid, first, prompts, outputs, accepted, emitted, left == 0, None, unlimited)
+    entropy = with_ends([request.entropy.astype(np.float64) for request in trace.requests])
+    limits = unlimited, trace.provenance.max_output_tokens
+    flat = flat_drafts(trace, keys)
+    whole = Rounds(grid, first, prompts, outputs, accepted, emitted, left == 0, None, *limits, entropy, flat)
     return replace(whole.within(trace.provenance.max_context), max_context=trace.provenance.max_context)
-
-
-def _padded(requests: Sequence[NDArray[np.int16]]) -> NDArray[np.int16]:
-    """One row more for every request, and zero there."""
-    end = np.zeros(1, np.int16)
-    return np.concatenate([part for lens in requests for part in (lens, end)])

@@ -1,0 +1,180 @@
+"""Drafting the next block while the current one is verified (paper, section 5.1), replayed from a dense trace.
+
+The forward of a round has a verifier row and a few branches, each the draft of a next round that may come. All of
+them see the cached prefix, and a branch sees the verifier row's tokens before its own: these are a shared trunk, so a
+branch adds B query tokens and the trunk none.
+"""
+
+from dataclasses import dataclass
+from enum import IntFlag
+
+import numpy as np
+from numpy.typing import NDArray
+
+from recguide.sim.drafts import Key
+from recguide.sim.rounds import AR, Ints, Rounds
+from recguide.traces.dense import is_risky, matched_lens
+
+Bools = NDArray[np.bool_]
+
+CONTINUATIONS = ("two-risky", "always", "never")
+MAX_CORRECTIONS = 3
+
+
+@dataclass(frozen=True, slots=True)
+class Overlap:
+    """The rules of one overlap policy; the defaults are the paper's."""
+
+    block_size: int = 16
+    delta: float = 0.5
+    """Positions with a smaller margin are risky."""
+    corrections: int = 2
+    """The earliest risky positions get a correction branch, as many as this."""
+    continuation: str = "two-risky"
+    """When a continuation branch is prepared; "two-risky": when at most two positions are risky."""
+    eos: str = "allowed"
+    """Whether the end of the text may be a correction: "allowed" or "barred"."""
+    recursive: bool = True
+    """Whether a reused draft has branches of its own."""
+
+    @property
+    def keys(self) -> tuple[Key, Key]:
+        """The recorded drafts that it plays."""
+        return ("seeded", self.block_size), ("continuation", self.block_size)
+
+
+class Outcome(IntFlag):
+    """What became of the branches of a round."""
+
+    CORRECTION_COVERED = 1
+    """The first mismatch was at a position with a correction branch."""
+    CORRECTION_REUSED = 2
+    """And its token was the verifier's, so that it drafted the next round."""
+    CONTINUATION_COVERED = 4
+    """The block was fully accepted, and a continuation branch was there."""
+    CONTINUATION_REUSED = 8
+    """And its first token was the verifier's bonus token, so that it drafted the next round."""
+    DRAFTED = 16
+    """The round's own draft took a forward of its own."""
+    CUT = 32
+    """It emitted less than it accepted, at the output's end."""
+
+
+SEEDED, CORRECTED, CONTINUED = range(3)
+"""Where the draft of a round came from: a forward of its own, a correction branch, a continuation branch."""
+NO_DRAFT = -1
+
+
+def branches(margin: NDArray[np.uint8], rules: Overlap) -> tuple[Ints, Bools]:
+    """Which branches to prepare for drafts with these margins: [drafts, B-1], of the draft tokens behind the seed.
+
+    Gives the block positions that get a correction branch, [drafts, corrections], 1 to B-1 or 0 for none, and whether
+    there is a continuation branch, [drafts].
+    """
+    risky = is_risky(margin, rules.delta)
+    rank = risky.cumsum(axis=1)
+    nth = [(risky & (rank == n + 1)) for n in range(rules.corrections)]
+    positions = [np.where(hit.any(axis=1), hit.argmax(axis=1) + 1, 0) for hit in nth]
+    count = rank[:, -1]
+    wanted = {"two-risky": count <= 2, "always": count >= 0, "never": count < 0}[rules.continuation]
+    none = np.zeros((len(margin), 0), np.int64)
+    return np.stack(positions, axis=1) if positions else none, wanted
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Tables:
+    """The outcome of a one-forward round at every row of ``Rounds`` for each source of its draft: [sources, rows]."""
+
+    block_size: Ints
+    """[rows] Smaller at the context limit; 1: an AR step, which needs no draft."""
+    query_tokens: Ints
+    """Of the verifier row and the branches."""
+    accept_len: Ints
+    emitted: Ints
+    outcome: Ints
+    """``Outcome`` flags."""
+    next_source: Ints
+    """Where the draft of the next round came from, or ``NO_DRAFT``."""
+
+
+def overlap_tables(rounds: Rounds, rules: Overlap) -> Tables:
+    """Play one round from everywhere."""
+    sources = [_round(rounds, rules, source) for source in (SEEDED, CORRECTED, CONTINUED)]
+    block = np.full(len(rounds.finished), rules.block_size)
+    if rounds.largest is not None:
+        block = np.minimum(block, rounds.largest)
+    stacked = [np.stack(parts) for parts in zip(*sources, strict=True)]
+    return _clipped(rounds, rules, Tables(block, *stacked))
+
+
+def _clipped(rounds: Rounds, rules: Overlap, whole: Tables) -> Tables:
+    """Where the block has no room in the context, a smaller one runs without branches, or an AR step."""
+    for size in set(whole.block_size.tolist()) - {rules.block_size}:
+        here = whole.block_size == size
+        whole.query_tokens[:, here] = size
+        whole.accept_len[:, here] = rounds.accept_len[size][here]
+        whole.emitted[:, here] = rounds.emitted[size][here]
+        cut = whole.accept_len[:, here] > whole.emitted[:, here]
+        whole.outcome[:, here] = cut * Outcome.CUT.value + (Outcome.DRAFTED.value if size > AR else 0)
+        whole.next_source[:, here] = NO_DRAFT
+    return whole
+
+
+def _round(rounds: Rounds, rules: Overlap, source: int) -> tuple[Ints, Ints, Ints, Ints, Ints]:
+    """Query tokens, accepted and emitted tokens, outcome and next source at every row."""
+    size = rules.block_size
+    match, second, margin = _draft(rounds, rules, source)
+    position, left, cached = places(rounds)
+    accepted = matched_lens(match) + 1
+    emitted = np.minimum(accepted, left)
+    at, goes_on = branches(margin, rules)
+    if source != SEEDED and not rules.recursive:
+        at, goes_on = at * 0, goes_on & False
+    # a branch runs only where its own round could: neither behind the output limit nor outside the context
+    limit, room = rounds.max_output_tokens - position, rounds.max_context - cached
+    at = np.where((at < limit[:, None]) & (at + size <= room[:, None]), at, 0)
+    goes_on &= (size < limit) & (2 * size <= room)
+    covered = (at == accepted[:, None]).any(axis=1) & (accepted <= left)
+    full = (accepted == size) & (size <= left) & goes_on
+    lives = emitted < left
+    corrected = covered & lives & _bit(second, accepted - 1)
+    bonus = rounds.drafts["continuation", size].match
+    continued = full & lives & _bit(bonus[np.minimum(np.arange(len(bonus)) + size - 1, len(bonus) - 1)], 0)
+    outcome = (
+        covered * Outcome.CORRECTION_COVERED.value
+        + corrected * Outcome.CORRECTION_REUSED.value
+        + full * Outcome.CONTINUATION_COVERED.value
+        + continued * Outcome.CONTINUATION_REUSED.value
+        + (source == SEEDED) * Outcome.DRAFTED.value
+        + (accepted > left) * Outcome.CUT.value
+    )
+    following = np.select([corrected, continued], [CORRECTED, CONTINUED], NO_DRAFT)
+    return size * (1 + (at > 0).sum(axis=1) + goes_on), accepted, emitted, outcome, following
+
+
+def _draft(
+    rounds: Rounds, rules: Overlap, source: int
+) -> tuple[NDArray[np.uint32], NDArray[np.uint32], NDArray[np.uint8]]:
+    """Match bits, bits of second candidates, and margins of the B-1 draft tokens behind the seed, at every row."""
+    view = "continuation" if source == CONTINUED else "seeded"
+    drafts = rounds.drafts[view, rules.block_size]
+    second = drafts.second if rules.eos == "allowed" else drafts.second_no_eos
+    if source != CONTINUED:
+        # a correct correction is drafted from the true prefix, with the verifier's token as its seed
+        return drafts.match, second, drafts.margin
+    # drafted one position earlier, before the bonus token was known: its token 0 turned out to be the seed
+    earlier = np.maximum(np.arange(len(second)) - 1, 0)
+    one = np.uint32(1)
+    return drafts.match[earlier] >> one, second[earlier] >> one, drafts.margin[earlier, 1:]
+
+
+def places(rounds: Rounds) -> tuple[Ints, Ints, Ints]:
+    """Position, output tokens left and cached tokens at every row."""
+    position = np.arange(len(rounds.finished)) - np.repeat(rounds.first, rounds.output_tokens + 1)
+    left = np.repeat(rounds.output_tokens, rounds.output_tokens + 1) - position
+    return position, left, np.repeat(rounds.prompt_tokens, rounds.output_tokens + 1) + position - 1
+
+
+def _bit(masks: NDArray[np.uint32], at: Ints | int) -> Bools:
+    shifted: Bools = (masks >> np.asarray(at, np.uint32)) & np.uint32(1) != 0
+    return shifted
