@@ -17,8 +17,8 @@ sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
 import profiles
 from strategies import random_trace
 
+from recguide.sim.catalogue import make_policy
 from recguide.sim.costs import CostModel, read_profile, resolve_profile
-from recguide.sim.policies import make_policy
 from recguide.sim.replay import replay
 from recguide.sim.rounds import Rounds, rounds_of
 from recguide.sim.sweep import serving_order

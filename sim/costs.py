@@ -11,6 +11,8 @@ from typing import NamedTuple
 from recguide.sim.curves import Curve, Grid, added, interpolated, through
 from recguide.traces.files import replacing
 
+LAYOUTS = {"rows", "quadratic"}
+"""Forwards that verify a draft and make the next one."""
 KINDS = ("decode", "draft", "host", "prefill", "quadratic", "rows", "verify")
 HEADER = (
     "recguide-profile",
@@ -97,6 +99,9 @@ class Profile:
             per_request = grids.setdefault(row.kind, {}).setdefault(row.query_tokens / row.requests, {})
             points = per_request.setdefault(row.requests, {})
             points[row.context_tokens / row.requests] = row.median_us * 1e-6
+        for layout in LAYOUTS & grids.keys():
+            # a layout is profiled at its full size: smaller ones lie between that and plain verifies
+            grids[layout] = {**grids.get("verify", {}), **grids[layout]}
         name, model, gpu = Path(self.path).stem, self.header["model"], self.header["gpu"]
         return CostModel(partial(_profiled, self.path, grids), name=name, model=model, gpu=gpu)
 

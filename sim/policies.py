@@ -5,13 +5,15 @@ an AR step, one decode forward.
 """
 
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
 
 from recguide.sim.costs import CostModel
+from recguide.sim.overlap import Overlap
 from recguide.sim.rounds import AR, Ints, Rounds
+from recguide.sim.tidar import Tidar
 
 
 @dataclass(slots=True)
@@ -35,7 +37,9 @@ class Outcomes:
         return len(self.request)
 
 
-Policy = Callable[[Outcomes], int | Ints]
+BlockPolicy = Callable[[Outcomes], int | Ints]
+Policy = BlockPolicy | Overlap | Tidar
+"""A function that chooses block sizes, or the rules of a method of its own."""
 
 
 def ar(seen: Outcomes) -> int:
@@ -43,7 +47,7 @@ def ar(seen: Outcomes) -> int:
     return AR
 
 
-def fixed(block_size: int) -> Policy:
+def fixed(block_size: int) -> BlockPolicy:
     """Every request drafts a block of this size, as vanilla self-speculation does."""
     return lambda seen: block_size
 
@@ -57,7 +61,7 @@ def recipe(seen: Outcomes) -> int:
     return next(size for most, size in RECIPE if most is None or seen.running <= most)
 
 
-def oracle(rounds: Rounds, costs: CostModel) -> Policy:
+def oracle(rounds: Rounds, costs: CostModel) -> BlockPolicy:
     """The block sizes that emit the most tokens per second of their round, from the recorded future.
 
     Either each request has its own best B, found as if all the running ones used it, and the batch splits into
@@ -89,37 +93,3 @@ def _round_s(costs: CostModel, block_size: int, seen: Outcomes, count: int) -> f
     seconds = costs.round_curve(block_size, count)(seen.context_tokens * count / seen.running)
     # where everything is free, the round with the most tokens is the best
     return seconds or 1e-12
-
-
-def _fixed(argument: str, rounds: Rounds, costs: CostModel) -> Policy:
-    if not argument.isdecimal():
-        raise ValueError(f"found block size {argument!r}, allowed: fixed:B with a recorded B")
-    rounds.check(int(argument))
-    return fixed(int(argument))
-
-
-def _recipe(argument: str, rounds: Rounds, costs: CostModel) -> Policy:
-    for _, size in RECIPE:
-        rounds.check(size)
-    return recipe
-
-
-POLICIES: Mapping[str, Callable[[str, Rounds, CostModel], Policy]] = {
-    "ar": lambda argument, rounds, costs: ar,
-    "fixed": _fixed,
-    "recipe": _recipe,
-    "oracle": lambda argument, rounds, costs: oracle(rounds, costs),
-}
-WITH_ARGUMENT = {"fixed": "fixed:B"}
-
-
-def make_policy(name: str, rounds: Rounds, costs: CostModel) -> Policy:
-    """The policy that a name on the command line means; ValueError when there is none or a block size is unrecorded."""
-    head, colon, argument = name.partition(":")
-    if head not in POLICIES or bool(colon) != (head in WITH_ARGUMENT):
-        known = ", ".join(WITH_ARGUMENT.get(known, known) for known in POLICIES)
-        raise ValueError(f"policy {name!r}: unknown; known: {known}")
-    try:
-        return POLICIES[head](argument, rounds, costs)
-    except ValueError as error:
-        raise ValueError(f"policy {name!r}: {error}") from None

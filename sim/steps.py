@@ -6,7 +6,7 @@ import numpy as np
 
 from recguide.sim.batching import Batching
 from recguide.sim.costs import ROUND, CostModel
-from recguide.sim.policies import Policy
+from recguide.sim.policies import BlockPolicy
 from recguide.sim.rounds import AR, Ints, Rounds
 from recguide.sim.running import Running
 
@@ -48,7 +48,7 @@ class Method(Protocol):
 class Linear:
     """Drafts, then verifies, each request at the block size that a policy chose (paper, section 3.1)."""
 
-    def __init__(self, rounds: Rounds, costs: CostModel, policy: Policy, batching: Batching) -> None:
+    def __init__(self, rounds: Rounds, costs: CostModel, policy: BlockPolicy, batching: Batching) -> None:
         self.rounds, self.costs, self.policy, self.batching = rounds, costs, policy, batching
         self.rows: Ints | None = None
         self.outcomes: list[int] | None = None

@@ -9,11 +9,11 @@ import numpy as np
 import pyarrow as pa
 
 from recguide.sim.batching import batching_named
+from recguide.sim.catalogue import make_policy, rounds_for
 from recguide.sim.costs import CostModel
 from recguide.sim.metrics import metrics_of
-from recguide.sim.policies import make_policy
 from recguide.sim.replay import serve
-from recguide.sim.rounds import Rounds, rounds_of
+from recguide.sim.rounds import Rounds
 from recguide.sim.scenario import Scenario, counts_of
 from recguide.sim.served import served_of
 from recguide.traces.dense import DenseTrace
@@ -49,7 +49,7 @@ def sweep(
     that ``store`` holds are not computed again, and it gets every other one as soon as it is finished.
     """
     batching_named(batching)
-    rounds = rounds_of(trace)
+    rounds = rounds_for(trace, policies)
     names = list(dict.fromkeys([BASELINE, *policies]))
     for name in names:
         make_policy(name, rounds, costs)

@@ -64,9 +64,7 @@ def rounds_told(run: Replay, sent: int) -> list[tuple[int, bool, set[str]]]:
 
 
 @given(trace=limited(), rules=rules_of, concurrency=st.integers(1, 4))
-def test_every_round_is_the_one_of_the_plain_state_machine(
-    trace: DenseTrace, rules: Overlap, concurrency: int
-) -> None:
+def test_every_round_is_the_one_of_the_plain_state_machine(trace: DenseTrace, rules: Overlap, concurrency: int) -> None:
     run = run_of(trace, rules, concurrency)
     for sent, row in enumerate(run.request.tolist()):
         wanted = play(trace, trace.requests[row], asdict(rules))

@@ -1,3 +1,4 @@
+import re
 from dataclasses import replace
 
 import numpy as np
@@ -7,9 +8,12 @@ from hypothesis import strategies as st
 from strategies import constant_trace, random_trace
 
 from recguide.sim.batching import MAX_WAIT, fullest_bucket
+from recguide.sim.catalogue import make_policy
 from recguide.sim.costs import constant_costs, linear_costs
-from recguide.sim.policies import Outcomes, ar, fixed, make_policy, oracle, recipe
+from recguide.sim.overlap import Overlap
+from recguide.sim.policies import Outcomes, ar, fixed, oracle, recipe
 from recguide.sim.rounds import rounds_of
+from recguide.sim.tidar import Tidar
 
 FREE = constant_costs()
 
@@ -47,16 +51,18 @@ def test_oracle_splits_a_batch_only_where_that_pays() -> None:
     assert np.array_equal(split, [32, 1])
 
 
-@pytest.mark.parametrize("name", ["best", "fixed", "fixed:", "ar:1", "recipe:8", "oracle:", ""])
+@pytest.mark.parametrize(
+    "name", ["best", "fixed", "fixed:", "ar:1", "recipe:8", "oracle:", "overlap:", "overlap:B", "tidar:C=3", ""]
+)
 def test_an_unknown_policy_lists_the_known_ones(name: str) -> None:
     rounds = rounds_of(constant_trace(4))
     with pytest.raises(ValueError, match=f"policy '{name}': "):
         make_policy(name, rounds, FREE)
-    with pytest.raises(ValueError, match=r"unknown; known: ar, fixed:B, recipe, oracle"):
+    with pytest.raises(ValueError, match=r"unknown; known: ar, fixed:B, recipe, "):
         make_policy("best", rounds, FREE)
 
 
-@pytest.mark.parametrize("name", ["fixed:64", "recipe"])
+@pytest.mark.parametrize("name", ["fixed:64", "recipe", "overlap", "tidar:B=32"])
 def test_a_policy_that_asks_for_an_unrecorded_block_lists_the_recorded_ones(name: str) -> None:
     rounds = rounds_of(constant_trace(4, block_sizes=(4, 8)))
     with pytest.raises(ValueError, match=rf"policy '{name}': block size \d+ was not recorded; recorded: 4, 8"):
@@ -94,3 +100,22 @@ def test_every_named_policy_can_be_made() -> None:
     rounds = rounds_of(random_trace(0))
     for name in ("ar", "fixed:4", "fixed:32", "recipe", "oracle"):
         assert callable(make_policy(name, rounds, FREE))
+    everything = "overlap:B=8,delta=0.25,corrections=3,continuation=always,eos=barred,recursive=no"
+    assert make_policy(everything, rounds, FREE) == Overlap(8, 0.25, 3, "always", "barred", False)
+    assert make_policy("overlap", rounds, FREE) == Overlap()
+    assert make_policy("tidar:B=8", rounds, FREE) == Tidar(8)
+
+
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [
+        ("overlap:corrections=4", "option corrections: found '4', allowed: a whole number from 0 to 3"),
+        ("overlap:delta=0.3", "delta is 0.3; allowed: multiples of 1/256 between 0 and 1"),
+        ("overlap:B=8,B=8", "option 'B=8': allowed, once each: B=..., delta=..., "),
+        ("overlap:continuation=sometimes", "found 'sometimes', allowed: two-risky, always, never"),
+    ],
+    ids=lambda value: value.split(":")[1][:16],
+)
+def test_an_overlap_that_cannot_be_replayed_is_refused_by_name(name: str, message: str) -> None:
+    with pytest.raises(ValueError, match=re.escape(message)):
+        make_policy(name, rounds_of(random_trace(0)), FREE)

@@ -6,8 +6,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from strategies import constant_trace, dense_traces, random_trace
 
+from recguide.sim.catalogue import make_policy
 from recguide.sim.costs import CostModel, constant_costs, linear_costs
-from recguide.sim.policies import Outcomes, Policy, ar, fixed, make_policy, oracle
+from recguide.sim.policies import BlockPolicy, Outcomes, ar, fixed, oracle
 from recguide.sim.replay import PREFILL_STEP, Replay, replay
 from recguide.sim.rounds import Ints, Rounds, rounds_of
 from recguide.traces.dense import DenseTrace
@@ -16,7 +17,7 @@ COSTS = linear_costs(1e-3, 2e-5, 1e-7, host_s=1e-4)
 concurrencies = st.integers(1, 9)
 
 
-def scattered(rounds: Rounds, seed: int) -> Policy:
+def scattered(rounds: Rounds, seed: int) -> BlockPolicy:
     """Any recorded block size for any request at any time."""
     sizes = np.array(sorted(rounds.emitted))
     rng = np.random.default_rng(seed)
@@ -215,7 +216,7 @@ def test_policies_are_told_what_happened_to_each_request(trace: DenseTrace, conc
 Seen = list[list[list[int]]]
 
 
-def watching(into: Seen) -> Policy:
+def watching(into: Seen) -> BlockPolicy:
     """A policy that depends on everything it may see, and writes that down."""
 
     def choose(seen: Outcomes) -> Ints:
