@@ -90,7 +90,7 @@ def sweep(
     from recguide.sim.figures import Figures, parse_goodput, parse_percentiles
     from recguide.sim.guards import check_points, check_sources, settle
     from recguide.sim.load_options import limits_of, load_of
-    from recguide.sim.reporting import FILE, texts_of
+    from recguide.sim.reporting import FILE, page_of
     from recguide.sim.results import as_json, table_of, write_results
     from recguide.sim.scenario import Scenario
     from recguide.sim.store import Store, inputs_hash, labels_of
@@ -161,9 +161,9 @@ def sweep(
     if store.reused:
         words.print(f"{store.reused} of {len(points)} points were in {store.folder} already", highlight=False)
     origin = about(recorded, costs, warnings, options)
-    texts = texts_of(points, origin, title, store, recorded, costs) if report else {FILE: None}
-    kept = {"config.resolved.yaml": as_yaml(resolved(ctx)), "env.json": as_json(environment(costs.header))}
-    plot = write_results(output_dir, points, origin, title, kept | texts)
+    page = page_of(points, origin, title, store, recorded, costs) if report else None
+    texts = {FILE: page, "config.resolved.yaml": as_yaml(resolved(ctx)), "env.json": as_json(environment(costs.header))}
+    plot = write_results(output_dir, points, origin, title, texts)
     store.keep_only(points)
     width = None if Console().is_terminal else 120
     Console(width=width).print(table_of(points, title))

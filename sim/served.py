@@ -34,7 +34,7 @@ def served_of(run: Replay) -> pa.Table:
 
 def _drafted(run: Replay) -> tuple[np.ndarray, np.ndarray]:
     """Rounds with a draft of each request, and the tokens that they emitted."""
-    with_draft = run.steps["block_size"][run.emission_step] > AR
+    with_draft = run.emission_block_size > AR
     request, size = run.emission_request[with_draft], len(run.request)
     tokens = np.bincount(request, run.emission_tokens[with_draft], minlength=size)
     return np.bincount(request, minlength=size), tokens

@@ -8,14 +8,18 @@ from pathlib import Path
 from typing import Any
 
 import joblib
+import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
+from numpy.typing import NDArray
 
+from recguide.sim.costs import Profile
 from recguide.sim.sweep import Point
 from recguide.traces.dense import DenseTrace
 from recguide.traces.files import replacing
 
 SUBFOLDER = "requests"
+QUANTILES = 201
 _KEY = b"recguide"
 
 
@@ -71,8 +75,25 @@ class Store:
             if path not in kept:
                 path.unlink()
 
+    def quantiles(
+        self, points: Iterable[Point], metrics: Iterable[str]
+    ) -> dict[tuple[str, int], dict[str, list[float]]]:
+        """Sorted latencies of each point's requests, as 201 quantiles where there are more than that."""
+        found: dict[tuple[str, int], dict[str, list[float]]] = {}
+        for point in points:
+            key = str(point["policy"]), int(point["max_concurrency"] or 0)
+            table = pq.read_table(self.path(*key), columns=list(metrics))
+            found[key] = {name: _quantiles(table[name].drop_null().to_numpy()) for name in metrics}
+        return found
+
     def _config(self, policy: str, concurrency: int) -> str:
-        return hashlib.sha256(json.dumps([self.inputs, policy, concurrency]).encode()).hexdigest()
+        return hashlib.sha256(json.dumps([self.inputs, policy, files_hash(policy), concurrency]).encode()).hexdigest()
+
+
+def _quantiles(values: NDArray[np.float64]) -> list[float]:
+    few = np.sort(values) if len(values) <= QUANTILES else np.quantile(values, np.linspace(0, 1, QUANTILES))
+    listed: list[float] = few.tolist()
+    return listed
 
 
 def labels_of(trace: DenseTrace) -> pa.Table:
@@ -81,11 +102,18 @@ def labels_of(trace: DenseTrace) -> pa.Table:
     return pa.table({name: [getattr(request, name) for request in trace.requests] for name in names})
 
 
-def inputs_hash(trace: DenseTrace, profile: object, options: Mapping[str, Any]) -> str:
+def inputs_hash(trace: DenseTrace, profile: Profile, options: Mapping[str, Any]) -> str:
     """A hash of what points are computed from: trace, profile, options with the files they name, and our own code."""
-    named = [Path(text.rpartition(":")[0]) for text in _texts(options)] + [Path(text) for text in _texts(options)]
-    files = {str(path): _sha256(path) for path in named if str(path) != "." and path.is_file()}
-    return str(joblib.hash((trace, profile, json.dumps(options, sort_keys=True, default=str), files, code_hash())))
+    texts = [str(item) for value in options.values() for item in (value if isinstance(value, list) else [value])]
+    said = json.dumps({name: str(value) for name, value in options.items()}, sort_keys=True)
+    contents = [files_hash(text) for text in texts]
+    return str(joblib.hash((trace, dict(profile.header), list(profile.rows), said, contents, code_hash())))
+
+
+def files_hash(text: str) -> str | None:
+    """A hash of the file that an option names, alone or as `file:name`; None where it names none."""
+    named = [Path(part) for part in (text, text.rpartition(":")[0]) if part]
+    return next((_sha256(path) for path in named if path.is_file()), None)
 
 
 def code_hash() -> str:
@@ -93,11 +121,6 @@ def code_hash() -> str:
     here = Path(__file__).parent
     files = sorted(here.glob("*.py")) + sorted((here.parent / "traces").glob("*.py"))
     return hashlib.sha256("".join(_sha256(path) for path in files).encode()).hexdigest()
-
-
-def _texts(options: Mapping[str, Any]) -> list[str]:
-    flat = [item for value in options.values() for item in (value if isinstance(value, list | tuple) else [value])]
-    return [str(item) for item in flat if isinstance(item, str | Path) and item]
 
 
 def _sha256(path: Path) -> str:
