@@ -66,6 +66,9 @@ def sweep(
     ] = None,
     metric_percentiles: Annotated[str, typer.Option(help="Of the latencies; a list with commas.")] = "99",
     bootstrap: Annotated[int, typer.Option(min=0, help="Resamples for confidence intervals; 0: none.")] = 0,
+    save_detailed: Annotated[
+        bool, typer.Option("--save-detailed", help="Also write every point as vllm bench serve --save-detailed does.")
+    ] = False,
     batching: Annotated[
         str,
         typer.Option(help="Of unequal blocks: bucket, bucket:oldest, bucket:round-robin, pad or ragged."),
@@ -124,6 +127,7 @@ def sweep(
         load,
         limits_of(load_options, max_num_batched_tokens),
         Figures(parse_percentiles([metric_percentiles]), parse_goodput(goodput or []), bootstrap, seed),
+        output_dir if save_detailed else None,
     )
     check_folder(output_dir)
     costs = read_profile(resolve_profile(profile))

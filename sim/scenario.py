@@ -3,6 +3,7 @@
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 
 from recguide.sim.figures import Figures
 from recguide.sim.loads import Drawn, Groups, Load, groups_of
@@ -18,6 +19,8 @@ class Scenario:
     load: Load = field(default_factory=lambda: Load(()))
     limits: Limits = field(default_factory=Limits)
     figures: Figures = field(default_factory=Figures)
+    detailed: Path | None = None
+    """Folder for one file a point with everything that happened to every request."""
     groups: Groups = field(default_factory=lambda: Groups((), ()))
     drawn: Drawn = field(default_factory=Drawn)
 

@@ -11,6 +11,7 @@ import pyarrow as pa
 from recguide.sim.batching import batching_named
 from recguide.sim.catalogue import make_policy, rounds_for
 from recguide.sim.costs import CostModel
+from recguide.sim.detailed import write_detailed
 from recguide.sim.metrics import metrics_of
 from recguide.sim.replay import serve
 from recguide.sim.rounds import Rounds
@@ -57,7 +58,7 @@ def sweep(
     scenario = (scenario or Scenario()).checked(rounds, trace, order)
     # the longest runs first, so that no process is left with one at the end
     grid = [(name, concurrency) for concurrency in sorted(set(concurrencies)) for name in names]
-    held = {key: store.load(*key) for key in grid} if store else {}
+    held = {key: store.load(*key) for key in grid} if store and not scenario.detailed else {}
     found = {key: point for key, point in held.items() if point is not None}
     todo = [key for key in grid if key not in found]
     run = joblib.delayed(_point)
@@ -93,7 +94,10 @@ def _point(
         resized=load.resized,
         closed=load.closed,
     )
-    return {"policy": name, **metrics_of(run, rounds, scenario.figures), **counts_of(scenario)}, served_of(run)
+    figures = {**metrics_of(run, rounds, scenario.figures), **counts_of(scenario)}
+    if scenario.detailed:
+        write_detailed(scenario.detailed, name, concurrency, run, figures)
+    return {"policy": name, **figures}, served_of(run)
 
 
 def serving_order(num_recorded: int, num_prompts: int | None, seed: int) -> list[int]:

@@ -4,16 +4,20 @@ import numpy as np
 
 from recguide.sim.log import Replay
 
+ENOUGH = 4
+
 
 def steady_window(run: Replay) -> tuple[float, float] | None:
     """When the run is steady, or None when it never is.
 
     In a closed loop: from the first tokens of the first C requests to the first finish that no new request follows.
-    Otherwise from the first finish to the last request sent.
+    Otherwise from the first finish to the last request sent, if at least ``ENOUGH`` others finish in between.
     """
     count = len(run.request)
     if not run.closed or run.concurrency is None:
         start, end = float(run.finished_s.min()), float(run.sent_s.max())
+        if ((run.finished_s > start) & (run.finished_s <= end)).sum() < ENOUGH:
+            return None
     elif count < run.concurrency:
         return None
     else:

@@ -140,7 +140,7 @@ def _instant(where: str, name: str, value: object) -> Decimal:
         found = Decimal(text) if not isinstance(value, bool) and "-" not in text[1:] else _date(text)
     except (InvalidOperation, ValueError):
         found = Decimal("nan")
-    if not found.is_finite() or found < 0:
+    if not found.is_finite() or not 0 <= found < Decimal("1e30"):
         raise ValueError(f"{where}: {name}: found {value!r}, allowed: a time of at least 0, finite")
     return found
 
