@@ -14,9 +14,10 @@ import torch.distributed as dist
 from recguide.engine.adapt import Recipe, compile_parts, rank_of_process, train
 from recguide.engine.adapters import FORMAT, AdapterInfo, pack, save_adapter
 from recguide.engine.corpora import encode_prompts, load_corpus, read_training_prompts, save_corpus, user_openings
-from recguide.engine.distill import Corpus, StepDecoder, distil, invent_prompts
+from recguide.engine.distill import Corpus, distil, invent_prompts
 from recguide.engine.loading import load_model
 from recguide.engine.model import Decoder
+from recguide.engine.steps import StepDecoder
 from recguide.engine.tokenizer import Tokenizer
 
 Say = Callable[[str], None]

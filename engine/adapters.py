@@ -5,6 +5,7 @@ so it acts on drafting and verifying alike; the *draft* one stays apart and is r
 Nemotron-Labs-Diffusion adapters are. Either may be absent. It also holds the input embedding of the mask token.
 """
 
+import copy
 import hashlib
 import json
 from collections.abc import Iterator, Mapping
@@ -143,3 +144,15 @@ def _dequantise(tensors: dict[str, Tensor], key: str) -> tuple[Tensor, Tensor]:
     a = tensors.pop(f"{key}.a").float() * tensors.pop(f"{key}.a_scale")[:, None]
     b = tensors.pop(f"{key}.b").float() * tensors.pop(f"{key}.b_scale")[None, :]
     return a, b
+
+
+@torch.no_grad()
+def draft_only_decoder(decoder: Decoder) -> Decoder:
+    """A copy that drafts alone: updates for draft tokens are merged into its weights. Weights should be fp32."""
+    merged = copy.deepcopy(decoder)
+    for _, linear in projections(merged):
+        for update in linear.updates:
+            assert isinstance(update, LowRank)
+            linear.weight += update.b @ update.a
+        linear.updates = nn.ModuleList()
+    return merged

@@ -36,11 +36,18 @@ def attend(q: Tensor, keys: Tensor, values: Tensor, bias: Tensor) -> Tensor:
 
     ``bias`` is ``[N, 1, T, S]``. torch's fused kernels take a mask only when query and key head counts are equal.
     """
+    group = q.shape[1] // keys.shape[1]
+    if q.shape[2] <= FOLD_TOKENS:
+        return attend_folded(q, keys, values, bias.repeat(1, 1, group, 1))
+    keys, values = keys.repeat_interleave(group, 1), values.repeat_interleave(group, 1)
+    return F.scaled_dot_product_attention(q, keys, values, attn_mask=bias)
+
+
+def attend_folded(q: Tensor, keys: Tensor, values: Tensor, bias: Tensor) -> Tensor:
+    """:func:`attend` without copies of keys: the heads of a group are rows of one head.
+
+    ``bias`` is ``[N, 1, group * T, S]``, the rows of T tokens repeated for every head of a group.
+    """
     n, heads, num_tokens, dim = q.shape
-    group = heads // keys.shape[1]
-    if num_tokens > FOLD_TOKENS:
-        keys, values = keys.repeat_interleave(group, 1), values.repeat_interleave(group, 1)
-        return F.scaled_dot_product_attention(q, keys, values, attn_mask=bias)
-    folded = q.reshape(n, keys.shape[1], group * num_tokens, dim)
-    out = F.scaled_dot_product_attention(folded, keys, values, attn_mask=bias.repeat(1, 1, group, 1))
-    return out.reshape(n, heads, num_tokens, dim)
+    folded = q.reshape(n, keys.shape[1], -1, dim)
+    return F.scaled_dot_product_attention(folded, keys, values, attn_mask=bias).reshape(n, heads, num_tokens, dim)

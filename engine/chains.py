@@ -6,8 +6,8 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 
-from recguide.engine.distill import StepDecoder, pad
 from recguide.engine.model import Decoder
+from recguide.engine.steps import StepDecoder, pad
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,6 +1,7 @@
 """Finished parts of a recording, kept beside its output until that is whole: what a second run does not repeat."""
 
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from urllib.parse import quote
@@ -32,13 +33,15 @@ class Parts:
     def write(self, name: str, trace: DenseTrace) -> None:
         """Keep a part."""
         self.folder.mkdir(parents=True, exist_ok=True)
-        write_trace(trace, self._path(name))
+        # soon read again, so not worth the seconds of a high level
+        write_trace(trace, self._path(name), compression_level=3)
 
     def remove(self, names: Sequence[str]) -> None:
         """Delete these parts, and the folder with the last of them."""
         for name in names:
             self._path(name).unlink(missing_ok=True)
-        if self.folder.exists() and not any(self.folder.iterdir()):
+        # not there, or shared with a run that still has parts in it
+        with suppress(OSError):
             self.folder.rmdir()
 
     def _path(self, name: str) -> Path:

@@ -1,18 +1,18 @@
 """Recording dense traces: greedy chains, then drafts from every position of each (docs/record.md)."""
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import islice
 from pathlib import Path
 
 import numpy as np
-import torch
 
 from recguide.engine.chains import Chain, greedy_chains
 from recguide.engine.dense import Outcome, dense_outcomes
+from recguide.engine.groups import Encoded, Group, Sizes, planned
 from recguide.engine.loading import LoadedModel
-from recguide.engine.model import Decoder, ModelConfig
+from recguide.engine.model import Decoder
 from recguide.engine.parts import Parts
-from recguide.traces.datasets import Prompt
 from recguide.traces.dense import DenseRequest, DenseTrace, Provenance
 from recguide.traces.merges import merge_traces
 
@@ -20,35 +20,17 @@ TOO_LONG = "prompts that fill the context"
 DISAGREEING = "positions where verifier and chain disagree"
 MAX_DISAGREEING = 0.05
 
-
-@dataclass(frozen=True, slots=True)
-class Sizes:
-    """How much is computed together: larger is faster, until memory runs out. Results do not depend on it."""
-
-    chain_requests: int
-    """Requests decoded together, fewer where their keys and values would exceed ``chain_bytes``."""
-    chain_bytes: int
-    draft_requests: int
-    """Requests that share a draft forward."""
-    query_tokens: int
-    """Draft tokens in a forward."""
-    mask_elements: int
-    """Upper bound of requests x tokens x tokens in the pass that reads the chains."""
-
-
-def sizes_for(device: torch.device) -> Sizes:
-    """Sizes for an accelerator, from its memory, or for a CPU."""
-    if device.type != "cuda":
-        return Sizes(8, 2**30, 4, 512, 2**24)
-    return Sizes(128, torch.cuda.get_device_properties(device).total_memory // 4, 16, 8192, 2**28)
+Traces = dict[str, DenseTrace]
+"""By dataset."""
+Say = Callable[[str], None]
 
 
 @dataclass(frozen=True, slots=True)
-class Encoded:
-    """A prompt with its chat template, as token ids."""
+class Listener:
+    """Who hears how far a recording is: ``finished`` so many more requests, ``say`` a line of text."""
 
-    prompt: Prompt
-    ids: list[int]
+    finished: Callable[[int], None]
+    say: Say
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,29 +43,41 @@ class Recorder:
     provenance: Provenance
     sizes: Sizes
     with_token_ids: bool = False
+    drafter: Decoder | None = None
+    """What drafts in place of the model: the same weights, with the updates for draft tokens merged into them."""
 
-    def record(self, batch: Sequence[Encoded], tick: Callable[[int], None]) -> DenseTrace:
-        """The trace of prompts of one dataset, in their order; ``tick`` hears how many requests have just finished."""
-        grid, limits = self.provenance.block_sizes, (self.provenance.max_output_tokens, self.provenance.max_context)
-        chains = greedy_chains(self.model.decoder, [one.ids for one in batch], *limits, ahead=max(grid))
-        outcomes: dict[int, Outcome] = {}
-        for rows in _draft_groups(chains, self.sizes):
-            found = dense_outcomes(
-                self.model.decoder, [chains[row] for row in rows], grid, self.sizes.query_tokens, self.base
-            )
-            outcomes.update(zip(rows, found, strict=True))
-            tick(len(rows))
-        return self._trace(batch, chains, [outcomes[row] for row in range(len(batch))])
+    def plan(self, prompts: Sequence[Encoded], stems: Mapping[str, str]) -> list[list[Group]]:
+        """What is recorded together, see :func:`recguide.engine.groups.planned`."""
+        num_tokens = self.provenance.max_output_tokens + max(self.provenance.block_sizes)
+        return planned(prompts, self.model.config, self.model.decoder.dtype, num_tokens, self.sizes, stems)
 
-    def _trace(self, batch: Sequence[Encoded], chains: Sequence[Chain], outcomes: Sequence[Outcome]) -> DenseTrace:
-        disagreeing = sum(outcome.disagreeing for outcome in outcomes)
-        agreeing = sum(outcome.base_agreeing for outcome in outcomes)
+    def record(self, batch: Sequence[Group], say: Callable[[str], None]) -> Iterator[tuple[Group, Traces]]:
+        """Decode the groups of a batch together, then give the traces of each group, by dataset."""
+        prompts = [one for group in batch for one in group.prompts]
+        say(f"decoding {len(prompts)} requests with {len(prompts[0].ids)} to {len(prompts[-1].ids)} prompt tokens")
+        limits = (self.provenance.max_output_tokens, self.provenance.max_context)
+        ahead = max(self.provenance.block_sizes)
+        chains = greedy_chains(self.model.decoder, [one.ids for one in prompts], *limits, ahead=ahead)
+        say(f"decoded {sum(chain.output_tokens for chain in chains)} output tokens")
+        rest = iter(chains)
+        for group in batch:
+            yield group, self._traces(group, list(islice(rest, len(group.prompts))))
+
+    def _traces(self, group: Group, chains: Sequence[Chain]) -> Traces:
+        grid, query_tokens = self.provenance.block_sizes, self.sizes.query_tokens
+        outcomes = dense_outcomes(self.model.decoder, chains, grid, query_tokens, self.base, self.drafter)
+        rows = list(zip(group.prompts, chains, outcomes, strict=True))
+        return {name: self._trace(name, [row for row in rows if row[0].prompt.dataset == name]) for name in group.names}
+
+    def _trace(self, dataset: str, rows: Sequence[tuple[Encoded, Chain, Outcome]]) -> DenseTrace:
+        disagreeing = sum(outcome.disagreeing for _, _, outcome in rows)
+        agreeing = sum(outcome.base_agreeing for _, _, outcome in rows)
         provenance = replace(
             self.provenance,
-            dropped={batch[0].prompt.dataset: {DISAGREEING: disagreeing}} if disagreeing else {},
-            base_agreement=agreeing / sum(chain.output_tokens for chain in chains),
+            dropped={dataset: {DISAGREEING: disagreeing}} if disagreeing else {},
+            base_agreement=agreeing / sum(chain.output_tokens for _, chain, _ in rows),
         )
-        return DenseTrace(provenance, tuple(map(self._request, batch, chains, outcomes)))
+        return DenseTrace(provenance, tuple(self._request(*row) for row in rows))
 
     def _request(self, one: Encoded, chain: Chain, outcome: Outcome) -> DenseRequest:
         ids = (one.ids, chain.tokens[: chain.output_tokens]) if self.with_token_ids else (None, None)
@@ -103,61 +97,50 @@ class Recorder:
         )
 
 
-def _draft_groups(chains: Sequence[Chain], sizes: Sizes) -> Iterator[list[int]]:
-    """Rows of chains that are drafted from together: of like output lengths, as many as their masks allow."""
-    rows = sorted(range(len(chains)), key=lambda row: chains[row].output_tokens, reverse=True)
-    while rows:
-        group = rows[: sizes.draft_requests]
-        width = max(len(chains[row].prompt_ids) + len(chains[row].tokens) for row in group)
-        group = group[: max(1, sizes.mask_elements // width**2)]
-        yield group
-        del rows[: len(group)]
+def record_datasets(
+    recorder: Recorder,
+    prompts: Mapping[str, Sequence[Encoded]],
+    parts: Parts,
+    stems: Mapping[str, str],
+    listener: Listener,
+) -> tuple[Traces, list[str]]:
+    """The trace of each dataset, from the parts that are there and new ones; and the names of the parts.
 
-
-def chain_batches(
-    prompts: Sequence[Encoded], config: ModelConfig, dtype: torch.dtype, num_tokens: int, sizes: Sizes
-) -> list[list[Encoded]]:
-    """Prompts in batches that decode together, of like prompt lengths; ``num_tokens`` is what each decodes at most."""
-    slot_bytes = 2 * config.num_layers * config.num_kv_heads * config.head_dim * dtype.itemsize
-    batches: list[list[Encoded]] = []
-    for one in sorted(prompts, key=lambda one: len(one.ids)):
-        # sorted, so this prompt is the longest of the batch it joins
-        joined_bytes = (len(batches[-1]) + 1) * (len(one.ids) + num_tokens) * slot_bytes if batches else 0
-        if not batches or len(batches[-1]) == sizes.chain_requests or joined_bytes > sizes.chain_bytes:
-            batches.append([])
-        batches[-1].append(one)
-    return batches
-
-
-def record_dataset(
-    recorder: Recorder, prompts: Sequence[Encoded], parts: Parts, prefix: str, tick: Callable[[int], None]
-) -> tuple[DenseTrace, list[str]]:
-    """The trace of one dataset, from the parts that are there and new ones; and the names of its parts.
-
-    ValueError when verifier and chain disagree on more than MAX_DISAGREEING of its positions.
+    ValueError when verifier and chain disagree on more than MAX_DISAGREEING of the positions of a dataset.
     """
-    provenance, decoder = recorder.provenance, recorder.model.decoder
-    num_tokens = provenance.max_output_tokens + max(provenance.block_sizes)
-    batches = chain_batches(prompts, decoder.config, decoder.dtype, num_tokens, recorder.sizes)
-    names = [f"{prefix}-{index}" for index in range(len(batches))]
-    traces = [_part(recorder, batch, parts, name, tick) for batch, name in zip(batches, names, strict=True)]
-    merged = merge_traces([(Path(name), trace) for name, trace in zip(names, traces, strict=True)])
+    found: dict[str, list[tuple[Path, DenseTrace]]] = {dataset: [] for dataset in prompts}
+    for batch in recorder.plan([one for encoded in prompts.values() for one in encoded], stems):
+        for group, traces in _with_parts(recorder, batch, parts, listener):
+            listener.finished(len(group.prompts))
+            for dataset, trace in traces.items():
+                found[dataset].append((Path(group.names[dataset]), trace))
+    names = [str(name) for traces in found.values() for name, _ in traces]
+    return {dataset: _joined(found[dataset], encoded) for dataset, encoded in prompts.items()}, names
+
+
+def _with_parts(
+    recorder: Recorder, batch: Sequence[Group], parts: Parts, listener: Listener
+) -> Iterator[tuple[Group, Traces]]:
+    """The traces of every group of a batch; those that had to be recorded are kept as soon as they are."""
+    missing: list[Group] = []
+    for group in batch:
+        kept = group.read(parts)
+        if kept is None:
+            missing.append(group)
+        else:
+            yield group, kept
+    if missing:
+        for group, traces in recorder.record(missing, listener.say):
+            group.write(parts, traces)
+            yield group, traces
+
+
+def _joined(parts: Sequence[tuple[Path, DenseTrace]], prompts: Sequence[Encoded]) -> DenseTrace:
+    """The parts of one dataset as one trace, its requests in the order of the prompts."""
+    merged = merge_traces(parts)
     _check_agreement(merged, prompts[0].prompt.dataset)
     order = {one.prompt.prompt_id: index for index, one in enumerate(prompts)}
-    requests = tuple(sorted(merged.requests, key=lambda request: order[request.request_id]))
-    return DenseTrace(merged.provenance, requests), names
-
-
-def _part(
-    recorder: Recorder, batch: Sequence[Encoded], parts: Parts, name: str, tick: Callable[[int], None]
-) -> DenseTrace:
-    trace = parts.read(name, [one.prompt.prompt_id for one in batch])
-    if trace is not None:
-        tick(len(batch))
-        return trace
-    trace = recorder.record(batch, tick)
-    parts.write(name, trace)
-    return trace
+    return DenseTrace(merged.provenance, tuple(sorted(merged.requests, key=lambda request: order[request.request_id])))
 
 
 def _check_agreement(trace: DenseTrace, dataset: str) -> None:

@@ -17,8 +17,9 @@ from recguide.engine.adapt_run import train_adapter, training_dtype
 from recguide.engine.adapters import resolve_adapter
 from recguide.engine.agreement import base_agreement, mean_accept, measure
 from recguide.engine.corpora import load_corpus, read_training_prompts
-from recguide.engine.distill import StepDecoder, distil
+from recguide.engine.distill import distil
 from recguide.engine.loading import load_model
+from recguide.engine.steps import StepDecoder
 
 DATASETS = ("gsm8k", "math500", "humaneval", "mbpp", "mmlu_stem", "ifeval", "mt_bench")
 

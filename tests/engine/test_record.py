@@ -1,6 +1,7 @@
 """A dense trace says what decoding does: replayed rounds are the served ones, drafts those of plain forwards."""
 
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -12,15 +13,17 @@ from recguide.engine.attention import causal_mask
 from recguide.engine.chains import greedy_chains
 from recguide.engine.decode import autoregressive, linear_self_speculation
 from recguide.engine.dense import dense_outcomes
+from recguide.engine.groups import Encoded, Sizes, chain_batches
 from recguide.engine.loading import LoadedModel
 from recguide.engine.model import Decoder, ModelConfig
 from recguide.engine.parts import Parts
-from recguide.engine.record import DISAGREEING, Encoded, Recorder, Sizes, chain_batches, record_dataset
+from recguide.engine.record import DISAGREEING, Listener, Recorder, record_datasets
 from recguide.engine.shapes import random_decoder
 from recguide.sim.rounds import rounds_of
 from recguide.traces.checks import check_trace
 from recguide.traces.datasets import Prompt
 from recguide.traces.dense import DenseTrace, Provenance, num_draft_tokens, unpack_bits
+from recguide.traces.merges import merge_traces
 
 TINY = ModelConfig("tiny", 24, 2, 6, 2, 8, 40, 12, 1e4, 1e-5, False, 96, 3, (2, 7))
 SMALL = Sizes(3, 2**20, 2, 24, 2**12)
@@ -65,10 +68,14 @@ def recorded(
     max_output_tokens: int,
     max_context: int | None = None,
     sizes: Sizes = SMALL,
+    drafter: Decoder | None = None,
 ) -> DenseTrace:
     provenance = provenance_of(model, block_sizes, max_output_tokens, max_context or model.config.max_context)
     encoded = [Encoded(Prompt(f"p/{i}", "p", "unknown", f"prompt {i}"), ids) for i, ids in enumerate(prompts)]
-    return Recorder(model, None, provenance, sizes, with_token_ids=True).record(encoded, lambda count: None)
+    recorder = Recorder(model, None, provenance, sizes, True, drafter)
+    groups = [found for batch in recorder.plan(encoded, {"p": "p"}) for found in recorder.record(batch, lambda _: None)]
+    merged = merge_traces([(Path(group.names["p"]), traces["p"]) for group, traces in groups])
+    return replace(merged, requests=tuple(sorted(merged.requests, key=lambda request: request.request_id)))
 
 
 def replayed_rounds(trace: DenseTrace, row: int, block_size: int) -> list[tuple[int, int, int]]:
@@ -258,18 +265,19 @@ def test_ties_on_more_than_a_twentieth_of_the_positions_are_refused(tmp_path):
     model = tiny_model(0, 0)
     provenance = replace(provenance_of(model, (4,), 20, 96), dtype="bf16")
     recorder = Recorder(model, None, provenance, SMALL)
-    prompts = [Encoded(Prompt("p/0", "p", "c", "t"), [1, 5]), Encoded(Prompt("p/1", "p", "c", "u"), [8])]
+    prompts = {"p": [Encoded(Prompt("p/0", "p", "c", "t"), [1, 5]), Encoded(Prompt("p/1", "p", "c", "u"), [8])]}
     parts = Parts(tmp_path / "parts", provenance, with_token_ids=False)
-    trace, names = record_dataset(recorder, prompts, parts, "p", lambda count: None)
-    assert [request.request_id for request in trace.requests] == ["p/0", "p/1"]
-    total = sum(request.output_tokens for request in trace.requests)
+    silent = Listener(lambda count: None, lambda text: None)
+    traces, names = record_datasets(recorder, prompts, parts, {"p": "p"}, silent)
+    assert [request.request_id for request in traces["p"].requests] == ["p/0", "p/1"]
+    total = sum(request.output_tokens for request in traces["p"].requests)
     (part,) = (parts.read(name, ["p/1", "p/0"]) for name in names)
     for count, refused in ((total // 20, False), (total // 20 + 1, True)):
         tied = replace(part, provenance=replace(provenance, dropped={"p": {DISAGREEING: count}}, base_agreement=1.0))
         parts.write(names[0], tied)
         if refused:
             with pytest.raises(ValueError, match=r"p: verifier and chain disagree on .* allowed: 5%.*bf16"):
-                record_dataset(recorder, prompts, parts, "p", lambda count: None)
+                record_datasets(recorder, prompts, parts, {"p": "p"}, silent)
         else:
-            again, _ = record_dataset(recorder, prompts, parts, "p", lambda count: None)
-            assert again.provenance.dropped == tied.provenance.dropped
+            again, _ = record_datasets(recorder, prompts, parts, {"p": "p"}, silent)
+            assert again["p"].provenance.dropped == tied.provenance.dropped

@@ -1,6 +1,7 @@
 """`recguide record` as users run it: files, shares, resumed runs, what is left out, and what is refused."""
 
 import json
+import re
 import sys
 from dataclasses import replace
 
@@ -139,18 +140,32 @@ def interrupt(record, tmp_path):
     return {path.name: path for path in (tmp_path / "traces.parts").iterdir()}
 
 
-def test_an_interrupted_run_goes_on_from_its_parts(record, tmp_path):
+def test_an_interrupted_run_goes_on_from_its_parts(record, tmp_path, questions):
+    # on a CPU eight requests are recorded together: the shortest eight prompts, then the other two
+    rows = [{"id": f"facts/{i}", "dataset": "facts", "category": "qa", "prompt": "Hi" + " you" * i} for i in range(10)]
+    questions.write_text("\n".join(map(json.dumps, rows)), encoding="utf-8")
     parts = interrupt(record, tmp_path)
-    assert sorted(parts) == ["facts-0.parquet", "sums-0.parquet"]
+    assert sorted(parts) == ["facts-0.parquet", "facts-1.parquet"]
     # a part that only the first run can have written, and one that it did not finish
     part = read_trace(parts["facts-0.parquet"])
     marked = tuple(replace(request, category="kept") for request in part.requests)
     write_trace(replace(part, requests=marked), parts["facts-0.parquet"])
-    parts["sums-0.parquet"].write_bytes(b"PAR1 and no more")
+    parts["facts-1.parquet"].write_bytes(b"PAR1 and no more")
     assert record("--output", "traces")[0] == 0
-    assert {one.category for one in read_trace(tmp_path / "traces" / "facts.parquet").requests} == {"kept"}
-    assert {one.category for one in read_trace(tmp_path / "traces" / "sums.parquet").requests} == {"qa"}
+    requests = read_trace(tmp_path / "traces" / "facts.parquet").requests
+    assert [one.request_id for one in requests] == [row["id"] for row in rows]
+    assert [one.category for one in requests] == ["kept"] * 8 + ["qa"] * 2
     assert not (tmp_path / "traces.parts").exists()
+
+
+def test_requests_of_several_datasets_are_recorded_together_and_kept_apart(record, tmp_path):
+    assert sorted(interrupt(record, tmp_path)) == ["facts-0.parquet", "sums-0.parquet"]
+
+
+def test_a_run_without_a_terminal_says_how_far_it_is(record):
+    _, _, err = record("--output", "traces.parquet")
+    assert re.search(r"^\d\d:\d\d:\d\d decoding 5 requests with \d+ to \d+ prompt tokens$", err, re.MULTILINE)
+    assert re.search(r"^\d\d:\d\d:\d\d 5 of 5 requests$", err, re.MULTILINE)
 
 
 def test_parts_of_other_settings_are_not_taken(record, tmp_path):
