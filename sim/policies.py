@@ -5,15 +5,26 @@ an AR step, one decode forward.
 """
 
 from collections import Counter
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 
 import numpy as np
 
 from recguide.sim.costs import CostModel
+from recguide.sim.history import Floats, Signal
 from recguide.sim.overlap import Overlap
 from recguide.sim.rounds import AR, Ints, Rounds
 from recguide.sim.tidar import Tidar
+
+
+@dataclass(slots=True)
+class Tally:
+    """Rounds of requests at one block size so far."""
+
+    rounds: int = 0
+    tokens: int = 0
+    seconds: float = 0.0
+    """Of steps, shared out among their requests evenly."""
 
 
 @dataclass(slots=True)
@@ -30,11 +41,35 @@ class Outcomes:
     """Of the last round; 0 before the first."""
     context_tokens: int = 0
     """Cached tokens, summed over the running requests."""
+    entropy: Floats | None = None
+    """Mean over the last round's decisions of the verifier, in nats; NaN before the first round.
+
+    This and what follows is there for policies with a ``signal`` alone.
+    """
+    entropy_before: Floats | None = None
+    """Of the round before that; NaN before the second."""
+    matched: Floats | None = None
+    """Draft tokens that were accepted so far."""
+    checked: Floats | None = None
+    """Draft tokens that were accepted, or were the first rejected one of a round, so far."""
+    tallies: Mapping[int, "Tally"] = field(default_factory=dict)
+    """By block size: what the server has got out of it, all requests together."""
 
     @property
     def running(self) -> int:
         """Requests running at this step."""
         return len(self.request)
+
+
+@dataclass(frozen=True, slots=True)
+class Informed:
+    """A block policy that looks at the verifier's entropy, at acceptance so far, or at tallies."""
+
+    choose: "BlockPolicy"
+    signal: Signal = Signal()
+
+    def __call__(self, seen: Outcomes) -> "int | Ints":
+        return self.choose(seen)
 
 
 BlockPolicy = Callable[[Outcomes], int | Ints]

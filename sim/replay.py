@@ -7,6 +7,7 @@ import simpy
 from recguide.sim.arrivals import Clients, as_recorded
 from recguide.sim.batching import BUCKETED, Batching
 from recguide.sim.costs import CostModel
+from recguide.sim.history import History
 from recguide.sim.log import PREFILL_STEP, Replay, Step
 from recguide.sim.memory import MAX_BATCHED_TOKENS, Limits
 from recguide.sim.oneforward import OneForward
@@ -65,7 +66,11 @@ def serve(
         # a request that has the cache for itself runs the largest block that fits, as at the context limit
         rounds = rounds.within(limits.kv_tokens)
     method = method_of(policy, rounds, costs, batching)
-    server = Server(costs, method, Running(rounds, resized), clients, limits)
+    running = Running(rounds, resized)
+    signal = getattr(policy, "signal", None)
+    if signal is not None:
+        running.history = History(rounds.entropy, signal)
+    server = Server(costs, method, running, clients, limits)
     env = simpy.Environment()
     env.process(_serve(env, server))
     env.run()

@@ -68,6 +68,8 @@ class Rounds:
     """At which recording stopped a request."""
     entropy: NDArray[np.float64]
     """[rows] Nats, of the verifier's distribution that picks the token at this position."""
+    model: str
+    """Whose drafts they are."""
     drafts: Mapping[Key, FlatDrafts]
     """Of the views and block sizes that someone asked for."""
 
@@ -96,6 +98,7 @@ class Rounds:
             self.max_context,
             self.max_output_tokens,
             np.asarray(self.entropy),
+            self.model,
             {key: drafts.in_memory() for key, drafts in self.drafts.items()},
         )
 
@@ -125,5 +128,5 @@ def rounds_of(trace: DenseTrace, keys: Iterable[Key] = ()) -> Rounds:
     entropy = with_ends([request.entropy.astype(np.float64) for request in trace.requests])
     limits = unlimited, trace.provenance.max_output_tokens
     flat = flat_drafts(trace, keys)
-    whole = Rounds(grid, first, prompts, outputs, accepted, emitted, left == 0, None, *limits, entropy, flat)
+    whole = Rounds(grid, first, prompts, outputs, accepted, emitted, left == 0, None, *limits, entropy, trace.provenance.model, flat)
     return replace(whole.within(trace.provenance.max_context), max_context=trace.provenance.max_context)

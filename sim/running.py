@@ -7,7 +7,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from recguide.sim.arrivals import Arrival
-from recguide.sim.policies import Outcomes
+from recguide.sim.history import History
+from recguide.sim.policies import Outcomes, Tally
 from recguide.sim.rounds import Ints, Rounds, largest_fitting
 
 
@@ -25,6 +26,9 @@ class Running:
         """Rounds of resized requests that emitted less than they accepted."""
         self.ids: list[int] = []
         """Sent requests, in the order of the columns."""
+        self.history: History | None = None
+        """Kept for policies that look back."""
+        self.tallies: dict[int, Tally] = {}
         self.context_tokens = 0
         """Cached tokens of all of them: everything but the last token of each."""
         self._bind(np.zeros((8, 0), np.int64))
@@ -70,6 +74,14 @@ class Running:
         accepted = _look_up(self.rounds.accept_len, block_size, at) if self.resized else None
         return self.emit(_look_up(self.rounds.emitted, block_size, at), accepted, block_size, rows, step)
 
+    def look(self) -> Outcomes:
+        """What policies may see."""
+        seen = self.seen
+        if self.history is not None:
+            seen.entropy, seen.entropy_before, seen.matched, seen.checked = self.history.of(self.ids)
+            seen.tallies = self.tallies
+        return seen
+
     def at_of(self, rows: Ints | None) -> Ints:
         """The rows of ``Rounds`` where all requests stand, or those in ``rows``."""
         at: Ints = self.at if rows is None else self.at.take(rows)
@@ -85,6 +97,9 @@ class Running:
         seen = self.seen
         if accepted is not None:
             emitted = self._cut(emitted, accepted, rows)
+        if self.history is not None:
+            ids = self.ids if rows is None else [self.ids[row] for row in rows.tolist()]
+            self.history.tell(ids, self.at_of(rows), block_size, emitted)
         if rows is None:
             self._progress += emitted
             seen.block_size[:] = block_size
@@ -117,6 +132,8 @@ class Running:
             # nothing is known yet of the text that starts here, and all that came before is its prompt
             self.seen.tokens[place] = self.seen.block_size[place] = self.seen.accept_len[place] = 0
             self.seams += 1
+            if self.history is not None:
+                self.history.forget(self.ids[place])
 
     @property
     def largest(self) -> Ints | None:

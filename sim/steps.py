@@ -6,7 +6,7 @@ import numpy as np
 
 from recguide.sim.batching import Batching
 from recguide.sim.costs import ROUND, CostModel
-from recguide.sim.policies import BlockPolicy
+from recguide.sim.policies import BlockPolicy, Tally
 from recguide.sim.rounds import AR, Ints, Rounds
 from recguide.sim.running import Running
 
@@ -54,9 +54,16 @@ class Linear:
         self.outcomes: list[int] | None = None
         self._last = 0
         self._sizes: int | Ints = 0
+        self._share_s = 0.0
+        """Seconds of the step for each of its requests."""
 
     def start(self, running: Running, step: int) -> Work:
         """Ask the policy, and take along whom the batching chooses."""
+        work = self._start(running, step)
+        self._share_s = work.seconds / work.requests
+        return work
+
+    def _start(self, running: Running, step: int) -> Work:
         self._sizes = sizes = self._plan(running, step)
         count, context = len(running.ids), running.context_tokens
         if self.rows is not None:
@@ -74,13 +81,18 @@ class Linear:
     def finish(self, running: Running, step: int) -> tuple[list[int], list[int]]:
         """Let the requests of the step play their round."""
         tokens = running.advance(self._sizes, self.rows, step)
-        sizes = self._sizes
-        return tokens, [sizes] * len(tokens) if isinstance(sizes, int) else sizes.tolist()
+        sizes = [self._sizes] * len(tokens) if isinstance(self._sizes, int) else self._sizes.tolist()
+        if running.history is not None:
+            for size, emitted in zip(sizes, tokens, strict=True):
+                tally = running.tallies.setdefault(size, Tally())
+                tally.rounds, tally.tokens = tally.rounds + 1, tally.tokens + emitted
+                tally.seconds += self._share_s
+        return tokens, sizes
 
     def _plan(self, running: Running, step: int) -> int | Ints:
         """The block size of the next round, or one for each of its requests; their places go to ``rows``."""
         self.rows = None
-        wanted = self.policy(running.seen)
+        wanted = self.policy(running.look())
         largest = running.largest
         if largest is not None:
             wanted = np.minimum(wanted, largest)
