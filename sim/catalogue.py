@@ -1,10 +1,13 @@
 """Policies by name, as the command line and result files know them; docs/policies.md describes each."""
 
 from collections.abc import Callable, Iterable, Mapping
+from functools import partial
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from recguide.sim.adaptive import Adaptive, adaptive, read_policy
 from recguide.sim.costs import CostModel
 from recguide.sim.drafts import Key
 from recguide.sim.overlap import CONTINUATIONS, MAX_CORRECTIONS, Overlap
@@ -139,15 +142,45 @@ def _tidar(argument: str, rounds: Rounds, costs: CostModel) -> Policy:
     return rules
 
 
+def _adaptive(argument: str, rounds: Rounds, costs: CostModel, strata: bool = True) -> Policy:
+    return adaptive(fitting(argument, rounds, costs), strata)
+
+
+def fitting(path: str, rounds: Rounds, costs: CostModel) -> Adaptive:
+    """The policy file at ``path``; ValueError unless it fits the trace and the costs."""
+    if not path:
+        raise ValueError("needs a policy file, adaptive:FILE.json; `recguide fit` makes one from a trace and a profile")
+    fitted = read_policy(Path(path))
+    for size in fitted.candidates:
+        rounds.check(size)
+    profile = fitted.provenance.get("profile", {})
+    for what, made, here in (
+        ("trace's model", fitted.model, rounds.model),
+        ("profile's model", profile.get("model"), costs.model),
+        ("profile's GPU", profile.get("gpu"), costs.gpu),
+    ):
+        if made != here:
+            raise ValueError(f"{path}: {what}: fitted to {made!r}, but found {here!r}; `recguide fit` makes another")
+    return fitted
+
+
 POLICIES: Mapping[str, Maker] = {
     "ar": lambda argument, rounds, costs: ar,
     "fixed": _fixed,
     "recipe": _recipe,
     "overlap": _overlap,
     "tidar": _tidar,
+    "adaptive": _adaptive,
+    "adaptive-s": partial(_adaptive, strata=False),
     "oracle": lambda argument, rounds, costs: oracle(rounds, costs),
 }
-TAKES_OPTIONS: Mapping[str, str] = {"fixed": "fixed:B", "overlap": "overlap[:OPTIONS]", "tidar": "tidar[:B=...]"}
+TAKES_OPTIONS: Mapping[str, str] = {
+    "fixed": "fixed:B",
+    "overlap": "overlap[:OPTIONS]",
+    "tidar": "tidar[:B=...]",
+    "adaptive": "adaptive:FILE",
+    "adaptive-s": "adaptive-s:FILE",
+}
 KEYS: Mapping[str, Callable[[str], tuple[Key, ...]]] = {
     "overlap": lambda argument: overlap_named(argument).keys,
     "tidar": lambda argument: tidar_named(argument).keys,

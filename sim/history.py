@@ -1,4 +1,4 @@
-"""What verification told of each request, round after round: signals for policies that look back (paper, section 5.2)."""
+"""What verification told of each request, round after round, for policies that look back (paper, section 5.2)."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -30,6 +30,7 @@ class Signal:
         return counted if self.head is None else np.minimum(counted, self.head)
 
 
+PAPER = Signal()
 ENTROPY, ENTROPY_BEFORE, MATCHED, CHECKED = range(4)
 
 

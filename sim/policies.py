@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from recguide.sim.costs import CostModel
-from recguide.sim.history import Floats, Signal
+from recguide.sim.history import PAPER, Floats, Signal
 from recguide.sim.overlap import Overlap
 from recguide.sim.rounds import AR, Ints, Rounds
 from recguide.sim.tidar import Tidar
@@ -66,9 +66,10 @@ class Informed:
     """A block policy that looks at the verifier's entropy, at acceptance so far, or at tallies."""
 
     choose: "BlockPolicy"
-    signal: Signal = Signal()
+    signal: Signal = PAPER
 
     def __call__(self, seen: Outcomes) -> "int | Ints":
+        """The block sizes that the function chooses."""
         return self.choose(seen)
 
 

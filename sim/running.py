@@ -148,7 +148,8 @@ class Running:
     @property
     def cached_each(self) -> Ints:
         """Cached tokens of each request."""
-        return self.prompt_tokens + self.seen.tokens - 1
+        cached: Ints = self.prompt_tokens + self.seen.tokens - 1
+        return cached
 
     def cached(self, rows: Ints) -> int:
         """Cached tokens of some of the requests."""

@@ -1,0 +1,183 @@
+"""Choosing block sizes from the verifier's certainty (paper, section 5.2, Equations 2 and 3), and policy files."""
+
+import json
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from recguide.sim.history import Floats, Signal
+from recguide.sim.policies import Informed, Outcomes
+from recguide.sim.rounds import Ints
+from recguide.traces.files import replacing
+
+FORMAT = 1
+ALL = "all"
+"""The stratum of every round."""
+
+
+@dataclass(frozen=True, slots=True)
+class Load:
+    """What holds at one concurrency C."""
+
+    concurrency: int
+    rho: float
+    """Tokens that a second of a round is worth."""
+    cost_s: Mapping[int, float]
+    """T_C(B): seconds of a round of C requests, by block size."""
+    cold_start: int
+    """The block size of a request without history."""
+
+
+@dataclass(frozen=True, slots=True)
+class Adaptive:
+    """A fitted policy: V_B(s, z), rho_C and T_C(B) as tables."""
+
+    model: str
+    weights_sha256: str
+    candidates: tuple[int, ...]
+    signal: Signal
+    edges: tuple[float, ...]
+    """Between the bins of s, ascending."""
+    values: Mapping[str, Mapping[int, Sequence[float]]]
+    """V_B by stratum, block size and bin of s; the stratum ``ALL`` is always there."""
+    loads: tuple[Load, ...]
+    """By ascending concurrency."""
+    provenance: Mapping[str, Any]
+    """What it was fitted to: trace, profile, and how."""
+
+
+def stratum(block_size: int, full: bool) -> str:
+    """The name of z = (block size, fully accepted)."""
+    return f"b{block_size}_{'full' if full else 'partial'}"
+
+
+def certainty(entropy: Floats, entropy_before: Floats) -> Floats:
+    """s_t: minus the mean entropy of the last two rounds, of the last one where there is one; NaN where none is."""
+    two = -(entropy + entropy_before) / 2
+    return np.where(np.isnan(entropy_before), -entropy, two)
+
+
+def adaptive(fitted: Adaptive, strata: bool = True) -> Informed:
+    """The block size with the most expected tokens, less what its time is worth, for every request.
+
+    Ties go to the smaller block. Without ``strata`` it ignores z, and looks at s alone.
+    """
+    tables = [_decisions(fitted, load, strata) for load in fitted.loads]
+    loads = np.log([load.concurrency for load in fitted.loads])
+    cold = [load.cold_start for load in fitted.loads]
+    edges = np.array(fitted.edges)
+    # of every block size, not fully and fully accepted; what is no candidate has the stratum of all
+    place = np.zeros((64, 2), np.int64)
+    for i, size in enumerate(fitted.candidates):
+        place[size] = (2 * i + 1, 2 * i + 2) if strata else 0
+
+    def choose(seen: Outcomes) -> Ints:
+        if seen.entropy is None or seen.entropy_before is None:
+            raise ValueError("the adaptive policy looks at entropies, and nobody keeps them")
+        nearest = int(np.abs(loads - math.log(seen.running)).argmin())
+        s = certainty(seen.entropy, seen.entropy_before)
+        where = place[seen.block_size, (seen.accept_len == seen.block_size).astype(np.int64)]
+        return np.where(np.isnan(s), cold[nearest], tables[nearest][where, np.searchsorted(edges, s, side="right")])
+
+    return Informed(choose, fitted.signal)
+
+
+def _decisions(fitted: Adaptive, load: Load, strata: bool) -> Ints:
+    """[strata, bins] The block size of Equation 3, the stratum of all rounds first."""
+    names = [ALL]
+    if strata:
+        names += [stratum(size, full) for size in fitted.candidates for full in (False, True)]
+    cost = np.array([load.rho * load.cost_s[size] for size in fitted.candidates])
+    values = [fitted.values.get(name, fitted.values[ALL]) for name in names]
+    gain = np.array([[value[size] for size in fitted.candidates] for value in values]) - cost[:, None]
+    best: Ints = np.array(fitted.candidates)[gain.argmax(axis=1)]
+    return best
+
+
+def write_policy(fitted: Adaptive, path: Path) -> None:
+    """Write a policy file (JSON) that :func:`read_policy` reads; it appears whole or not at all."""
+    document = {"recguide_policy": FORMAT, "kind": "adaptive", **asdict(fitted)}
+    with replacing(path) as temporary:
+        temporary.write_text(json.dumps(document, indent=1, allow_nan=False) + "\n", encoding="utf-8")
+
+
+def read_policy(path: Path) -> Adaptive:
+    """Read a policy file; ValueError names the file, the field, what was found and what is allowed."""
+    if not path.is_file():
+        raise FileNotFoundError(f"{path}: no such policy file; `recguide fit` makes one")
+    try:
+        document = json.loads(path.read_text(encoding="utf-8"))
+    except ValueError as error:
+        raise ValueError(f"{path}: not JSON: {error}") from None
+    if not isinstance(document, dict) or document.get("recguide_policy") != FORMAT:
+        found = document.get("recguide_policy") if isinstance(document, dict) else type(document).__name__
+        raise ValueError(f"{path}: recguide_policy: found {found!r}, allowed: {FORMAT}")
+    try:
+        return _checked(_parsed(document))
+    except KeyError as error:
+        raise ValueError(f"{path}: {error.args[0]}: missing") from None
+    except (TypeError, AttributeError) as error:
+        raise ValueError(f"{path}: of another shape than a policy: {error}") from None
+    except ValueError as error:
+        raise ValueError(f"{path}: {error}") from None
+
+
+def _parsed(document: Mapping[str, Any]) -> Adaptive:
+    def by_size(values: Mapping[str, Any]) -> dict[int, Any]:
+        return {int(size): value for size, value in values.items()}
+
+    loads = [
+        Load(int(load["concurrency"]), float(load["rho"]), by_size(load["cost_s"]), int(load["cold_start"]))
+        for load in document["loads"]
+    ]
+    return Adaptive(
+        model=str(document["model"]),
+        weights_sha256=str(document["weights_sha256"]),
+        candidates=tuple(int(size) for size in document["candidates"]),
+        signal=Signal(**document["signal"]),
+        edges=tuple(float(edge) for edge in document["edges"]),
+        values={name: by_size(values) for name, values in document["values"].items()},
+        loads=tuple(loads),
+        provenance=dict(document["provenance"]),
+    )
+
+
+def _checked(fitted: Adaptive) -> Adaptive:
+    """The policy itself, unless a table does not have the shape that the others say."""
+    sizes, bins = fitted.candidates, len(fitted.edges) + 1
+    problems = {
+        "candidates: none, or not ascending": not sizes or list(sizes) != sorted(set(sizes)),
+        "edges: not ascending": list(fitted.edges) != sorted(set(fitted.edges)),
+        f"values: the stratum {ALL!r} is missing": ALL not in fitted.values,
+        "loads: none, or not ascending": not fitted.loads
+        or sorted({load.concurrency for load in fitted.loads}) != [load.concurrency for load in fitted.loads],
+    }
+    for problem, there in problems.items():
+        if there:
+            raise ValueError(problem)
+    tables: dict[str, Mapping[int, Any]]
+    tables = {f"values: {name}, block size": values for name, values in fitted.values.items()}
+    tables |= {f"loads: cost_s at {load.concurrency}, block size": load.cost_s for load in fitted.loads}
+    for what, table in tables.items():
+        if tuple(table) != sizes:
+            raise ValueError(f"{what}: found {list(table)}, allowed: {list(sizes)}")
+    for name, values in fitted.values.items():
+        for size, row in values.items():
+            if len(row) != bins or not all(1 <= value <= size for value in row):
+                raise ValueError(f"values: {name}, {size}: allowed: {bins} numbers from 1 to {size}")
+    for load in fitted.loads:
+        _check_load(load, sizes)
+    return fitted
+
+
+def _check_load(load: Load, sizes: Sequence[int]) -> None:
+    figures = {"concurrency": load.concurrency, "rho": load.rho, **{f"cost_s {b}": t for b, t in load.cost_s.items()}}
+    for field, value in figures.items():
+        if not 0 <= value < math.inf:
+            raise ValueError(f"loads: {field}: found {value}, allowed: a number of at least 0")
+    if load.concurrency < 1 or load.cold_start not in sizes:
+        raise ValueError(f"loads: found concurrency {load.concurrency} with cold_start {load.cold_start}")
