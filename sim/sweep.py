@@ -12,6 +12,7 @@ from recguide.sim.batching import batching_named
 from recguide.sim.catalogue import make_policy, rounds_for
 from recguide.sim.costs import CostModel
 from recguide.sim.detailed import write_detailed
+from recguide.sim.log import Replay
 from recguide.sim.metrics import metrics_of
 from recguide.sim.replay import serve
 from recguide.sim.rounds import Rounds
@@ -81,23 +82,26 @@ def _point(
 ) -> tuple[Point, pa.Table]:
     # joblib hands large arrays over as memory maps, which are slow to index
     rounds = rounds.in_memory()
-    policy = make_policy(name, rounds, costs)
+    run = run_of(rounds, costs, name, concurrency, batching, scenario)
+    figures = {**metrics_of(run, rounds, scenario.figures), **counts_of(scenario)}
+    if scenario.detailed:
+        write_detailed(scenario.detailed, name, concurrency, run, figures)
+    return {"policy": name, **figures}, served_of(run)
+
+
+def run_of(rounds: Rounds, costs: CostModel, name: str, concurrency: int, batching: str, scenario: Scenario) -> Replay:
+    """One policy, by its name, at one concurrency (0: no limit); the scenario must have been checked."""
     load = scenario.load
-    clients = load.clients(rounds, scenario.groups, concurrency or None)
-    run = serve(
+    return serve(
         rounds,
         costs,
-        policy,
-        clients,
+        make_policy(name, rounds, costs),
+        load.clients(rounds, scenario.groups, concurrency or None),
         batching=batching_named(batching),
         limits=scenario.limits,
         resized=load.resized,
         closed=load.closed,
     )
-    figures = {**metrics_of(run, rounds, scenario.figures), **counts_of(scenario)}
-    if scenario.detailed:
-        write_detailed(scenario.detailed, name, concurrency, run, figures)
-    return {"policy": name, **figures}, served_of(run)
 
 
 def serving_order(num_recorded: int, num_prompts: int | None, seed: int) -> list[int]:
