@@ -21,10 +21,14 @@ class OneForward:
         """Where the draft comes from of a request that holds none; ``NO_DRAFT``: of a forward of its own."""
         self.num_rows = len(tables.block_size)
         self.block_size: list[int] = tables.block_size.tolist()
-        self.query_tokens: list[int] = tables.query_tokens.ravel().tolist()
-        self.accept_len, self.emitted = tables.accept_len.ravel(), tables.emitted.ravel()
-        self.outcome: list[int] = tables.outcome.ravel().tolist()
-        self.next_source: list[int] = tables.next_source.ravel().tolist()
+        # one source more, for requests that have room for an AR step alone
+        one = np.ones(self.num_rows, np.int64)
+        self.plain = tables.query_tokens.size
+        self.query_tokens: list[int] = [*tables.query_tokens.ravel().tolist(), *one.tolist()]
+        self.accept_len = np.concatenate([tables.accept_len.ravel(), one])
+        self.emitted = np.concatenate([tables.emitted.ravel(), one])
+        self.outcome: list[int] = [*tables.outcome.ravel().tolist(), *(0 * one).tolist()]
+        self.next_source: list[int] = [*tables.next_source.ravel().tolist(), *(NO_DRAFT * one).tolist()]
         self.rows: Ints | None = None
         self.outcomes: list[int] | None = []
         self._held: dict[int, int] = {}
@@ -37,15 +41,18 @@ class OneForward:
         """Draft rows for those without a draft, and the round of everyone else."""
         self._drafting, self._rounds, places = [], [], []
         at_all: list[int] = running.at.tolist()
+        # lengths as recorded are in the tables already
+        largest = running.largest if running.resized else None
         for place, (sent, at) in enumerate(zip(running.ids, at_all, strict=True)):
-            entry = self._entry(sent, at)
+            short = largest is not None and largest[place] < self.block_size[at]
+            entry = self.plain + at if short else self._entry(sent, at)
             if entry is None:
                 self._drafting.append((sent, SEEDED * self.num_rows + at))
             else:
                 self._rounds.append(entry)
                 places.append(place)
         self.rows = None if not self._drafting else np.array(places, np.int64)
-        self._sizes = [self.block_size[entry % self.num_rows] for entry in self._rounds]
+        self._sizes = [AR if entry >= self.plain else self.block_size[entry % self.num_rows] for entry in self._rounds]
         return self._work(len(at_all), running.context_tokens)
 
     def _entry(self, sent: int, at: int) -> int | None:
