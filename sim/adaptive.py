@@ -15,6 +15,8 @@ from recguide.sim.rounds import Ints
 from recguide.traces.files import replacing
 
 FORMAT = 1
+CANDIDATES = (8, 16, 32)
+"""The paper's block sizes."""
 ALL = "all"
 """The stratum of every round."""
 

@@ -31,7 +31,7 @@ def branch_metrics(run: Replay) -> Mapping[str, float | None]:
 def _shares(run: Replay) -> Mapping[str, float | None]:
     names = ("correction_coverage", "correction_reuse", "continuation_coverage", "continuation_reuse")
     flags, drafted = run.emission_outcome, run.emission_block_size > AR
-    if flags is None or not (flags & Outcome.DRAFTED).any():
+    if flags is None or not (flags & Outcome.PREPARED).any():
         return dict.fromkeys((*names, "no_hit"))
     events = (
         Outcome.CORRECTION_COVERED,

@@ -5,27 +5,43 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
-from recguide.sim.adaptive import Adaptive, adaptive, read_policy
+from recguide.sim.adaptive import CANDIDATES, Adaptive, adaptive, read_policy
+from recguide.sim.allocation import optimum
 from recguide.sim.costs import CostModel
 from recguide.sim.drafts import Key
+from recguide.sim.methods import Policy
+from recguide.sim.online import EXPLORATION, bandit, goodput, window
+from recguide.sim.options import (
+    Options,
+    at_least_0,
+    multiple_of_a_256th,
+    number,
+    one_of,
+    parse_options,
+    text_of,
+    yes_or_no,
+)
 from recguide.sim.overlap import CONTINUATIONS, MAX_CORRECTIONS, Overlap
-from recguide.sim.policies import RECIPE, Policy, ar, fixed, oracle, recipe
+from recguide.sim.ownpolicies import is_own, own_policy
+from recguide.sim.policies import RECIPE, ar, fixed, oracle, recipe
+from recguide.sim.regime import Regime, switch_point
 from recguide.sim.rounds import Rounds, rounds_of
 from recguide.sim.tidar import Tidar
-from recguide.traces.dense import DenseTrace, is_risky
+from recguide.sim.trimmed import Ragged
+from recguide.traces.dense import DenseTrace
 
 Maker = Callable[[str, Rounds, CostModel], Policy]
-Options = Mapping[str, Callable[[str], Any]]
 
 
 def make_policy(name: str, rounds: Rounds, costs: CostModel) -> Policy:
     """The policy that a name on the command line means; ValueError when there is none or a block size is unrecorded."""
+    if is_own(name):
+        return own_policy(name)
     head, colon, argument = name.partition(":")
     try:
         if head not in POLICIES or (colon and not argument) or (bool(colon) and head not in TAKES_OPTIONS):
-            raise ValueError(f"unknown; known: {', '.join(TAKES_OPTIONS.get(known, known) for known in POLICIES)}")
+            known = ", ".join(TAKES_OPTIONS.get(known, known) for known in POLICIES)
+            raise ValueError(f"unknown; known: {known}, path/to/file.py:function")
         return POLICIES[head](argument, rounds, costs)
     except ValueError as error:
         raise ValueError(f"policy {name!r}: {error}") from None
@@ -38,61 +54,13 @@ def rounds_for(trace: DenseTrace, names: Iterable[str]) -> Rounds:
 
 def keys_of(name: str) -> tuple[Key, ...]:
     """Views and block sizes whose drafts a policy looks at."""
+    if is_own(name):
+        return ()
     head, _, argument = name.partition(":")
     try:
         return KEYS[head](argument) if head in KEYS else ()
     except ValueError as error:
         raise ValueError(f"policy {name!r}: {error}") from None
-
-
-def parse_options(argument: str, known: Options) -> dict[str, Any]:
-    """``key=value`` pairs with commas between; ValueError for an unknown key, one given twice, or a bad value."""
-    found: dict[str, Any] = {}
-    for part in argument.split(",") if argument else []:
-        key, _, text = part.partition("=")
-        if key not in known or key in found:
-            raise ValueError(f"option {part!r}: allowed, once each: {', '.join(f'{name}=...' for name in known)}")
-        try:
-            found[key] = known[key](text)
-        except ValueError as error:
-            raise ValueError(f"option {key}: {error}") from None
-    return found
-
-
-def number(least: int, most: int) -> Callable[[str], int]:
-    """Reads a whole number."""
-
-    def read(text: str) -> int:
-        if not text.isascii() or not text.isdigit() or not least <= int(text) <= most:
-            raise ValueError(f"found {text!r}, allowed: a whole number from {least} to {most}")
-        return int(text)
-
-    return read
-
-
-def one_of(*words: str) -> Callable[[str], str]:
-    """Reads one of a few words."""
-
-    def read(text: str) -> str:
-        if text not in words:
-            raise ValueError(f"found {text!r}, allowed: {', '.join(words)}")
-        return text
-
-    return read
-
-
-def yes_or_no(text: str) -> bool:
-    """Reads a switch."""
-    return one_of("yes", "no")(text) == "yes"
-
-
-def _delta(text: str) -> float:
-    try:
-        delta = float(text)
-    except ValueError:
-        raise ValueError(f"found {text!r}, allowed: multiples of 1/256 between 0 and 1") from None
-    is_risky(np.zeros(0, np.uint8), delta)
-    return delta
 
 
 def _fixed(argument: str, rounds: Rounds, costs: CostModel) -> Policy:
@@ -110,18 +78,23 @@ def _recipe(argument: str, rounds: Rounds, costs: CostModel) -> Policy:
 
 OVERLAP_OPTIONS: Options = {
     "B": number(2, 32),
-    "delta": _delta,
+    "delta": multiple_of_a_256th,
     "corrections": number(0, MAX_CORRECTIONS),
     "continuation": one_of(*CONTINUATIONS),
     "eos": one_of("allowed", "barred"),
     "recursive": yes_or_no,
 }
+REGIME_OPTIONS: Options = {"file": text_of, "switch": number(0, 1_000_000), **OVERLAP_OPTIONS}
 
 
 def overlap_named(argument: str) -> Overlap:
     """The overlap rules of the options behind ``overlap:``."""
-    found = parse_options(argument, OVERLAP_OPTIONS)
-    return Overlap(**{"block_size" if key == "B" else key: value for key, value in found.items()})
+    return _overlap_of(parse_options(argument, OVERLAP_OPTIONS))
+
+
+def _overlap_of(found: Mapping[str, Any]) -> Overlap:
+    names = {"B": "block_size", **{name: name for name in OVERLAP_OPTIONS if name != "B"}}
+    return Overlap(**{names[key]: value for key, value in found.items() if key in names})
 
 
 def tidar_named(argument: str) -> Tidar:
@@ -146,10 +119,10 @@ def _adaptive(argument: str, rounds: Rounds, costs: CostModel, strata: bool = Tr
     return adaptive(fitting(argument, rounds, costs), strata)
 
 
-def fitting(path: str, rounds: Rounds, costs: CostModel) -> Adaptive:
+def fitting(path: str, rounds: Rounds, costs: CostModel, usage: str = "adaptive:FILE.json") -> Adaptive:
     """The policy file at ``path``; ValueError unless it fits the trace and the costs."""
     if not path:
-        raise ValueError("needs a policy file, adaptive:FILE.json; `recguide fit` makes one from a trace and a profile")
+        raise ValueError(f"needs a policy file, {usage}; `recguide fit` makes one from a trace and a profile")
     fitted = read_policy(Path(path))
     for size in fitted.candidates:
         rounds.check(size)
@@ -164,24 +137,66 @@ def fitting(path: str, rounds: Rounds, costs: CostModel) -> Adaptive:
     return fitted
 
 
+def _regime(argument: str, rounds: Rounds, costs: CostModel) -> Policy:
+    found = parse_options(argument, REGIME_OPTIONS)
+    rules = _overlap_of(found)
+    rounds.check(rules.block_size)
+    above = adaptive(fitting(found.get("file", ""), rounds, costs, "regime:file=FILE.json"))
+    switch = found.get("switch")
+    return Regime(rules, above, switch_point(costs, rules.block_size) if switch is None else switch)
+
+
+def _ragged(argument: str, rounds: Rounds, costs: CostModel) -> Policy:
+    rules = ragged_named(argument)
+    rounds.check(rules.block_size)
+    return rules
+
+
+def ragged_named(argument: str) -> Ragged:
+    """The rules of the options behind ``ragged:``."""
+    found = parse_options(argument, {"B": number(2, 32)})
+    return Ragged(found["B"]) if found else Ragged()
+
+
+def blocks_of(rounds: Rounds) -> tuple[int, ...]:
+    """The paper's block sizes as far as they were recorded, or all recorded ones where none of them was."""
+    return tuple(size for size in rounds.block_sizes if size in CANDIDATES) or rounds.block_sizes
+
+
+def _bandit(argument: str, rounds: Rounds, costs: CostModel) -> Policy:
+    found = parse_options(argument, {"exploration": at_least_0})
+    return bandit(blocks_of(rounds), found.get("exploration", EXPLORATION))
+
+
 POLICIES: Mapping[str, Maker] = {
     "ar": lambda argument, rounds, costs: ar,
     "fixed": _fixed,
     "recipe": _recipe,
-    "overlap": _overlap,
-    "tidar": _tidar,
     "adaptive": _adaptive,
     "adaptive-s": partial(_adaptive, strata=False),
+    "overlap": _overlap,
+    "regime": _regime,
+    "tidar": _tidar,
+    "window": lambda argument, rounds, costs: window(blocks_of(rounds)),
+    "goodput": lambda argument, rounds, costs: goodput(blocks_of(rounds), costs),
+    "ragged": _ragged,
+    "bandit": _bandit,
     "oracle": lambda argument, rounds, costs: oracle(rounds, costs),
+    "optimum": lambda argument, rounds, costs: optimum(rounds, costs),
 }
 TAKES_OPTIONS: Mapping[str, str] = {
     "fixed": "fixed:B",
-    "overlap": "overlap[:OPTIONS]",
-    "tidar": "tidar[:B=...]",
     "adaptive": "adaptive:FILE",
     "adaptive-s": "adaptive-s:FILE",
+    "overlap": "overlap[:OPTIONS]",
+    "regime": "regime:file=FILE[,OPTIONS]",
+    "tidar": "tidar[:B=...]",
+    "ragged": "ragged[:B=...]",
+    "bandit": "bandit[:exploration=...]",
 }
 KEYS: Mapping[str, Callable[[str], tuple[Key, ...]]] = {
     "overlap": lambda argument: overlap_named(argument).keys,
+    "regime": lambda argument: _overlap_of(parse_options(argument, REGIME_OPTIONS)).keys,
     "tidar": lambda argument: tidar_named(argument).keys,
+    "ragged": lambda argument: ragged_named(argument).keys,
 }

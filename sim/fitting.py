@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 from scipy.optimize import isotonic_regression
 
-from recguide.sim.adaptive import ALL, Adaptive, Load, certainty, stratum
+from recguide.sim.adaptive import ALL, CANDIDATES, Adaptive, Load, certainty, stratum
 from recguide.sim.costs import CostModel
 from recguide.sim.history import PAPER, Floats, Signal
 from recguide.sim.overlap import Bools, places
@@ -20,7 +20,6 @@ from recguide.sim.policies import RECIPE
 from recguide.sim.rounds import Ints, Rounds, rounds_of
 from recguide.traces.dense import DenseTrace
 
-CANDIDATES = (8, 16, 32)
 CONCURRENCIES = (1, 2, 4, 8, 16, 32, 64, 128)
 BINS = 24
 Plan = Callable[[int], Ints]

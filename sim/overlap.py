@@ -58,6 +58,8 @@ class Outcome(IntFlag):
     """The round's own draft took a forward of its own."""
     CUT = 32
     """It emitted less than it accepted, at the output's end."""
+    PREPARED = 64
+    """It had branches."""
 
 
 SEEDED, CORRECTED, CONTINUED = range(3)
@@ -147,6 +149,7 @@ def _round(rounds: Rounds, rules: Overlap, source: int) -> tuple[Ints, Ints, Int
         + continued * Outcome.CONTINUATION_REUSED.value
         + (source == SEEDED) * Outcome.DRAFTED.value
         + (accepted > left) * Outcome.CUT.value
+        + ((at > 0).any(axis=1) | goes_on) * Outcome.PREPARED.value
     )
     following = np.select([corrected, continued], [CORRECTED, CONTINUED], NO_DRAFT)
     return size * (1 + (at > 0).sum(axis=1) + goes_on), accepted, emitted, outcome, following

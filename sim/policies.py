@@ -12,9 +12,7 @@ import numpy as np
 
 from recguide.sim.costs import CostModel
 from recguide.sim.history import PAPER, Floats, Signal
-from recguide.sim.overlap import Overlap
 from recguide.sim.rounds import AR, Ints, Rounds
-from recguide.sim.tidar import Tidar
 
 
 @dataclass(slots=True)
@@ -74,8 +72,6 @@ class Informed:
 
 
 BlockPolicy = Callable[[Outcomes], int | Ints]
-Policy = BlockPolicy | Overlap | Tidar
-"""A function that chooses block sizes, or the rules of a method of its own."""
 
 
 def ar(seen: Outcomes) -> int:
@@ -108,7 +104,7 @@ def oracle(rounds: Rounds, costs: CostModel) -> BlockPolicy:
     emitted = np.stack([rounds.emitted[int(size)] for size in sizes])
 
     def choose(seen: Outcomes) -> int | Ints:
-        seconds = [_round_s(costs, size, seen, seen.running) for size in sizes.tolist()]
+        seconds = [round_s(costs, size, seen, seen.running) for size in sizes.tolist()]
         progress = emitted[:, rounds.first[seen.request] + seen.tokens]
         speed = progress / np.array(seconds)[:, None]
         own = speed.argmax(axis=0)
@@ -116,7 +112,7 @@ def oracle(rounds: Rounds, costs: CostModel) -> BlockPolicy:
         if len(counts) == 1:
             return int(sizes[own[0]])
         together = speed.sum(axis=1)
-        split_s = sum(_round_s(costs, int(sizes[i]), seen, count) for i, count in counts.items())
+        split_s = sum(round_s(costs, int(sizes[i]), seen, count) for i, count in counts.items())
         if progress[own, np.arange(seen.running)].sum() / split_s > together.max():
             return np.asarray(sizes[own])
         return int(sizes[together.argmax()])
@@ -124,7 +120,7 @@ def oracle(rounds: Rounds, costs: CostModel) -> BlockPolicy:
     return choose
 
 
-def _round_s(costs: CostModel, block_size: int, seen: Outcomes, count: int) -> float:
+def round_s(costs: CostModel, block_size: int, seen: Outcomes, count: int) -> float:
     """Seconds of a round of ``count`` of the running requests, with their share of the context."""
     seconds = costs.round_curve(block_size, count)(seen.context_tokens * count / seen.running)
     # where everything is free, the round with the most tokens is the best

@@ -10,14 +10,10 @@ from recguide.sim.costs import CostModel
 from recguide.sim.history import History
 from recguide.sim.log import PREFILL_STEP, Replay, Step
 from recguide.sim.memory import MAX_BATCHED_TOKENS, Limits
-from recguide.sim.oneforward import OneForward
-from recguide.sim.overlap import SEEDED, Overlap, overlap_tables
-from recguide.sim.policies import Policy
+from recguide.sim.methods import Policy, method_of
 from recguide.sim.rounds import Rounds
 from recguide.sim.running import Running
 from recguide.sim.server import Server
-from recguide.sim.steps import Linear, Method
-from recguide.sim.tidar import Tidar, tidar_tables
 
 __all__ = ["MAX_BATCHED_TOKENS", "PREFILL_STEP", "Replay", "Step", "replay", "serve"]
 
@@ -75,15 +71,6 @@ def serve(
     env.process(_serve(env, server))
     env.run()
     return server.replay(closed)
-
-
-def method_of(policy: Policy, rounds: Rounds, costs: CostModel, batching: Batching) -> Method:
-    """The way to take requests further that a policy asks for."""
-    if isinstance(policy, Overlap):
-        return OneForward(overlap_tables(rounds, policy), costs, "rows")
-    if isinstance(policy, Tidar):
-        return OneForward(tidar_tables(rounds, policy), costs, "quadratic", SEEDED)
-    return Linear(rounds, costs, policy, batching)
 
 
 def _serve(env: simpy.Environment, server: Server) -> Generator[simpy.Event]:

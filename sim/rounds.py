@@ -126,7 +126,6 @@ def rounds_of(trace: DenseTrace, keys: Iterable[Key] = ()) -> Rounds:
     emitted = {size: emitted_lens(lens.astype(np.int64), left) for size, lens in accepted.items()}
     unlimited = int(prompts.max() + outputs.max()) + grid[-1]
     entropy = with_ends([request.entropy.astype(np.float64) for request in trace.requests])
-    limits = unlimited, trace.provenance.max_output_tokens
-    flat = flat_drafts(trace, keys)
-    whole = Rounds(grid, first, prompts, outputs, accepted, emitted, left == 0, None, *limits, entropy, trace.provenance.model, flat)
+    known = trace.provenance.max_output_tokens, entropy, trace.provenance.model, flat_drafts(trace, keys)
+    whole = Rounds(grid, first, prompts, outputs, accepted, emitted, left == 0, None, unlimited, *known)
     return replace(whole.within(trace.provenance.max_context), max_context=trace.provenance.max_context)

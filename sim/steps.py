@@ -33,10 +33,13 @@ class Work(NamedTuple):
 class Method(Protocol):
     """A way to take running requests one step further."""
 
-    rows: Ints | None
-    """Places of those that emit at the end of the step; None when all of the running ones do."""
-    outcomes: list[int] | None
-    """What became of the branches of each emission so far, as ``recguide.sim.overlap`` codes it; None: no branches."""
+    @property
+    def rows(self) -> Ints | None:
+        """Places of those that emit at the end of the step; None when all of the running ones do."""
+
+    @property
+    def outcomes(self) -> list[int] | None:
+        """What became of each emission so far, as ``recguide.sim.overlap`` codes it; None where that is of no use."""
 
     def start(self, running: Running, step: int) -> Work:
         """Plan step number ``step``."""

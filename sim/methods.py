@@ -1,0 +1,28 @@
+"""From policies to the ways of taking requests further that they ask for."""
+
+from recguide.sim.batching import Batching
+from recguide.sim.costs import CostModel
+from recguide.sim.oneforward import OneForward
+from recguide.sim.overlap import SEEDED, Overlap, overlap_tables
+from recguide.sim.policies import BlockPolicy
+from recguide.sim.regime import Regime, Switching
+from recguide.sim.rounds import Rounds
+from recguide.sim.steps import Linear, Method
+from recguide.sim.tidar import Tidar, tidar_tables
+from recguide.sim.trimmed import Ragged, Trimmed
+
+Policy = BlockPolicy | Overlap | Tidar | Ragged | Regime
+"""A function that chooses block sizes, or the rules of a method of its own."""
+
+
+def method_of(policy: Policy, rounds: Rounds, costs: CostModel, batching: Batching) -> Method:
+    """The way to take requests further that a policy asks for; ``batching`` is for those that choose block sizes."""
+    if isinstance(policy, Overlap):
+        return OneForward(overlap_tables(rounds, policy), costs, "rows")
+    if isinstance(policy, Tidar):
+        return OneForward(tidar_tables(rounds, policy), costs, "quadratic", SEEDED)
+    if isinstance(policy, Ragged):
+        return Trimmed(rounds, costs, policy)
+    if isinstance(policy, Regime):
+        return Switching(rounds, costs, policy, Linear(rounds, costs, policy.above, batching))
+    return Linear(rounds, costs, policy, batching)

@@ -1,0 +1,82 @@
+"""Block policies that learn while they serve, from what they have seen alone."""
+
+from collections.abc import Sequence
+from functools import partial
+from math import log, sqrt
+
+import numpy as np
+
+from recguide.sim.costs import CostModel
+from recguide.sim.history import Floats
+from recguide.sim.policies import BlockPolicy, Informed, Outcomes, round_s
+from recguide.sim.rounds import AR, Ints
+
+PRIOR_TOKENS = 8.0
+"""Checked draft tokens that the running requests together count for, when one of them is judged."""
+EXPLORATION = 0.2
+
+
+def window(sizes: Sequence[int]) -> BlockPolicy:
+    """The next larger block after a full acceptance, the next smaller one when at most half was accepted.
+
+    A request starts with the smallest. With a grid of doubling blocks this is mlx-vlm's window for this model family
+    (https://github.com/Blaizzy/mlx-vlm/pull/1239): doubled, halved.
+    """
+    grid = np.array(sizes)
+
+    def choose(seen: Outcomes) -> Ints:
+        place = np.minimum(np.searchsorted(grid, seen.block_size), len(grid) - 1)
+        grows = (seen.accept_len == seen.block_size) & (seen.block_size > AR)
+        shrinks = 2 * seen.accept_len <= seen.block_size
+        found: Ints = grid[np.clip(place + grows - shrinks, 0, len(grid) - 1)]
+        return found
+
+    return choose
+
+
+def acceptance_rates(matched: Floats, checked: Floats) -> Floats:
+    """Each request's share of checked draft tokens that matched, drawn towards that of all running ones."""
+    pooled = (matched.sum() + 1) / (checked.sum() + 2)
+    rates: Floats = (matched + PRIOR_TOKENS * pooled) / (checked + PRIOR_TOKENS)
+    return rates
+
+
+def goodput(sizes: Sequence[int], costs: CostModel) -> BlockPolicy:
+    """One block size for all: the most expected tokens per second of the round (SmartSpec, arXiv 2406.14066).
+
+    A draft token counts as accepted with its request's rate so far, independently of the others; AR steps are a
+    choice too.
+    """
+    grid = np.array([AR, *sizes])
+
+    def choose(seen: Outcomes) -> int:
+        if seen.matched is None or seen.checked is None:
+            raise ValueError("the goodput policy looks at acceptance so far, and nobody keeps it")
+        rates = acceptance_rates(seen.matched, seen.checked)[:, None]
+        tokens = ((1 - rates**grid) / (1 - rates)).sum(axis=0)
+        seconds = np.array([round_s(costs, size, seen, seen.running) for size in grid.tolist()])
+        return int(grid[(tokens / seconds).argmax()])
+
+    return Informed(choose)
+
+
+def bandit(sizes: Sequence[int], exploration: float = EXPLORATION) -> BlockPolicy:
+    """One block size for all: the largest upper confidence bound of tokens per second (UCB1, Auer et al. 2002).
+
+    A pull is a round of a request, and its mean reward the block size's tokens per second of a request so far, as a
+    share of the best one's. Each size is tried once first.
+    """
+
+    def choose(seen: Outcomes) -> int:
+        untried = [size for size in sizes if size not in seen.tallies]
+        if untried:
+            return untried[0]
+        return max(sizes, key=partial(_bound, seen, sizes, exploration))
+
+    return Informed(choose)
+
+
+def _bound(seen: Outcomes, sizes: Sequence[int], exploration: float, size: int) -> float:
+    rates = {one: seen.tallies[one].tokens / (seen.tallies[one].seconds or 1e-12) for one in sizes}
+    pulls = sum(seen.tallies[one].rounds for one in sizes)
+    return rates[size] / max(rates.values()) + exploration * sqrt(2 * log(pulls) / seen.tallies[size].rounds)
