@@ -167,12 +167,12 @@ def _row(where: str, cells: Cells | ValueError, form: Format, clock: _Clock | No
         seconds = clock.seconds(where, form.time, cells[form.time], form.per_second)
     if cells.get("error"):
         return None
-    tokens = [_tokens(where, name, cells.get(name)) for name in (form.input_tokens, form.output_tokens)]
-    if tokens[0] == 0:
+    prompt, output = (_tokens(where, name, cells.get(name)) for name in (form.input_tokens, form.output_tokens))
+    if prompt == 0:
         raise ValueError(f"{where}: {form.input_tokens}: found 0, allowed: at least 1 prompt token")
-    if tokens[1] == 0:
+    if output == 0:
         return None
-    return Row(where, seconds, *tokens, cells.get("dataset") or None, cells.get("category") or None)
+    return Row(where, seconds, prompt, output, cells.get("dataset") or None, cells.get("category") or None)
 
 
 def _tokens(where: str, name: str, value: object) -> int:
