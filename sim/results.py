@@ -67,7 +67,7 @@ def table_of(points: Sequence[Point], title: str) -> Table:
     blocks = "/".join(name.removeprefix("block_share_") for name in shares)
     table = Table(title=title, title_justify="left")
     table.add_column("policy", no_wrap=True)
-    for heading in ("C", "tokens/s", "per request", "speedup", "A", "TPF", "TTFT ms", "TPOT ms"):
+    for heading in ("C", "tokens/s", "per request", "speedup", "headroom %", "A", "TPF", "TTFT ms", "TPOT ms"):
         table.add_column(heading, justify="right", no_wrap=True)
     table.add_column(f"B={blocks} %", no_wrap=True)
     table.add_column("extrap. %", justify="right", no_wrap=True)
@@ -85,6 +85,7 @@ def _cells(point: Point, shares: Sequence[str]) -> list[str]:
         f"{all_of:,.0f}",
         f"{mine:,.0f}",
         _number(point["speedup"], 2),
+        _number(point["headroom_share"], 0, scale=100),
         _number(point["accept_length"], 2),
         _number(point["tpf"], 2),
         _number(point["mean_ttft_ms"], 1),

@@ -9,6 +9,7 @@ import numpy as np
 import pyarrow as pa
 
 from recguide.sim.batching import batching_named
+from recguide.sim.bound import bound_tokens_per_s, headroom
 from recguide.sim.catalogue import make_policy, rounds_for
 from recguide.sim.costs import CostModel
 from recguide.sim.detailed import write_detailed
@@ -27,6 +28,8 @@ Point = dict[str, str | float | int | None]
 """One policy at one concurrency: both of these, its metrics, and its speedup over AR."""
 
 BASELINE = "ar"
+DERIVED = ("speedup", "bound_output_throughput", "headroom_share")
+"""Figures of a point that depend on others."""
 ENOUGH = 4
 """Requests for each place in flight, below which filling up and running empty weigh on the whole run's figures."""
 
@@ -72,9 +75,27 @@ def sweep(
             store.save(*key, point, served)
         done()
     points = [found[key] for key in sorted(grid, key=lambda key: (names.index(key[0]), key[1]))]
-    return [
-        point | {"speedup": speedup(point, found[BASELINE, int(point["max_concurrency"] or 0)])} for point in points
-    ]
+    bounds = _bounds(rounds, costs, concurrencies, scenario)
+    return [point | _derived(point, points, bounds) for point in points]
+
+
+def _bounds(rounds: Rounds, costs: CostModel, concurrencies: Sequence[int], scenario: Scenario) -> Mapping[int, float]:
+    """By concurrency, where requests come as others finish, and are as long as they were recorded."""
+    load = scenario.load
+    if load.resized or not load.closed:
+        return {}
+    prefill = scenario.limits.max_batched_tokens
+    return {c: bound_tokens_per_s(rounds, costs, c, load.order, prefill) for c in set(concurrencies) if c > 0}
+
+
+def _derived(point: Point, points: Sequence[Point], bounds: Mapping[int, float]) -> Point:
+    """What a point is beside others of its concurrency: the figures named in ``DERIVED``."""
+    same = [other for other in points if other["max_concurrency"] == point["max_concurrency"]]
+    baseline = next(other for other in same if other["policy"] == BASELINE)
+    fixed = [other for other in same if str(other["policy"]).startswith("fixed:")]
+    bound = bounds.get(int(point["max_concurrency"] or 0))
+    share = headroom(point, fixed, bound) if bound is not None else None
+    return dict(zip(DERIVED, (speedup(point, baseline), bound, share), strict=True))
 
 
 def _point(
