@@ -27,6 +27,7 @@ from recguide.sim.policies import RECIPE, ar, fixed, oracle, recipe
 from recguide.sim.regime import Regime, switch_point
 from recguide.sim.rounds import Rounds, rounds_of
 from recguide.sim.tidar import Tidar
+from recguide.sim.tiers import read_tiers, tiered
 from recguide.sim.trimmed import Ragged
 from recguide.traces.dense import DenseTrace
 
@@ -115,6 +116,13 @@ def _tidar(argument: str, rounds: Rounds, costs: CostModel) -> Policy:
     return rules
 
 
+def _tiers(argument: str, rounds: Rounds, costs: CostModel) -> Policy:
+    tiers = read_tiers(Path(argument))
+    for tier in tiers:
+        rounds.check(tier.block_size)
+    return tiered(tiers)
+
+
 def _adaptive(argument: str, rounds: Rounds, costs: CostModel, strata: bool = True) -> Policy:
     return adaptive(fitting(argument, rounds, costs), strata)
 
@@ -172,6 +180,7 @@ POLICIES: Mapping[str, Maker] = {
     "ar": lambda argument, rounds, costs: ar,
     "fixed": _fixed,
     "recipe": _recipe,
+    "tiers": _tiers,
     "adaptive": _adaptive,
     "adaptive-s": partial(_adaptive, strata=False),
     "overlap": _overlap,
@@ -186,6 +195,7 @@ POLICIES: Mapping[str, Maker] = {
 }
 TAKES_OPTIONS: Mapping[str, str] = {
     "fixed": "fixed:B",
+    "tiers": "tiers:FILE",
     "adaptive": "adaptive:FILE",
     "adaptive-s": "adaptive-s:FILE",
     "overlap": "overlap[:OPTIONS]",

@@ -36,12 +36,8 @@ class Store:
         """Points that did not have to be computed."""
 
     def path(self, policy: str, concurrency: int) -> Path:
-        """Where the point goes: a name that people can read, unless the policy's holds anything unusual."""
-        plain = policy.replace(":", "_")
-        if not re.fullmatch(r"[\w.-]{1,60}", plain):
-            readable = re.sub(r"[^\w.-]+", "_", plain)[-40:]
-            plain = f"{readable}-{hashlib.sha256(policy.encode()).hexdigest()[:8]}"
-        return self.folder / f"{plain}-c{concurrency}.parquet"
+        """Where the point goes."""
+        return kept_table(self.folder.parent, policy, concurrency)
 
     def load(self, policy: str, concurrency: int) -> Point | None:
         """The figures of a finished point, or None where there is none from the same inputs."""
@@ -88,6 +84,15 @@ class Store:
 
     def _config(self, policy: str, concurrency: int) -> str:
         return hashlib.sha256(json.dumps([self.inputs, policy, files_hash(policy), concurrency]).encode()).hexdigest()
+
+
+def kept_table(folder: Path, policy: str, concurrency: int) -> Path:
+    """The file of a point's requests: a name that people can read, unless the policy's holds anything unusual."""
+    plain = policy.replace(":", "_")
+    if not re.fullmatch(r"[\w.-]{1,60}", plain):
+        readable = re.sub(r"[^\w.-]+", "_", plain)[-40:]
+        plain = f"{readable}-{hashlib.sha256(policy.encode()).hexdigest()[:8]}"
+    return folder / SUBFOLDER / f"{plain}-c{concurrency}.parquet"
 
 
 def _quantiles(values: NDArray[np.float64]) -> list[float]:
