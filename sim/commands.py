@@ -90,6 +90,7 @@ def sweep(
 
     from recguide.sim.costs import read_profile, resolve_profile
     from recguide.sim.environment import environment
+    from recguide.sim.fidelity import check_fidelity, fidelity_warnings, labelled
     from recguide.sim.figures import Figures, parse_goodput, parse_percentiles
     from recguide.sim.guards import check_points, check_sources, settle
     from recguide.sim.load_options import limits_of, load_of
@@ -132,7 +133,8 @@ def sweep(
     check_folder(output_dir)
     costs = read_profile(resolve_profile(profile))
     recorded = only_datasets(read_traces(trace), dataset or [])
-    title = title_of(recorded, costs, cross_model)
+    check_fidelity(recorded, policy)
+    title = labelled(recorded, title_of(recorded, costs, cross_model))
     found = check_sources(recorded, costs)
     settle(found, force)
     shared = {name: value for name, value in resolved(ctx).items() if name not in NOT_SHARED}
@@ -151,7 +153,7 @@ def sweep(
             store=store,
         )
     found += check_points(points, costs.costs(), recorded.provenance.block_sizes)
-    warnings = [*settle(found, force), *warnings_of(points, len(recorded.requests))]
+    warnings = [*fidelity_warnings(recorded), *settle(found, force), *warnings_of(points, len(recorded.requests))]
     options = {
         "seed": seed,
         "num_prompts": num_prompts,
@@ -214,8 +216,11 @@ def about(trace: "DenseTrace", profile: "Profile", warnings: Sequence[str], opti
     from collections import Counter
     from dataclasses import asdict
 
+    from recguide.traces.sparse import is_reduced
+
     counts = Counter(request.dataset for request in trace.requests)
     return {
+        "reduced_fidelity": is_reduced(trace),
         "cross_model": trace.provenance.model != profile.header["model"],
         "options": options,
         "warnings": list(warnings),

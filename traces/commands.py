@@ -8,12 +8,17 @@ from typing import Annotated
 import typer
 from rich.console import Console
 
-app = typer.Typer(help="Look at recorded traces.", no_args_is_help=True, add_completion=False)
+from recguide.traces.import_command import import_trace
+
+app = typer.Typer(help="Look at recorded traces, and import others.", no_args_is_help=True, add_completion=False)
 
 
 @app.callback()
 def traces() -> None:
-    """Look at recorded traces."""
+    """Look at recorded traces, and import others."""
+
+
+app.command("import")(import_trace)
 
 
 @app.command()

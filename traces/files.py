@@ -16,6 +16,7 @@ from recguide.traces.checks import check_provenance, check_trace, require
 from recguide.traces.columns import decode_drafts, draft_columns, encode_drafts
 from recguide.traces.dense import SCHEMA_VERSION, DenseRequest, DenseTrace, Provenance
 from recguide.traces.merges import merge_traces
+from recguide.traces.sparse import KIND, expanded, sparse_of
 
 METADATA_KEY = b"recguide"
 RECORDED = Path(__file__).with_name("recorded")
@@ -62,10 +63,16 @@ def replacing(path: Path) -> Iterator[Path]:
 
 
 def read_trace(path: Path) -> DenseTrace:
-    """Read and check one file; ValueError names the file, and the request and field at fault."""
+    """Read and check one file; ValueError names the file, and the request and field at fault.
+
+    A sparse trace is expanded into a dense one, whose note says so.
+    """
     try:
         table = _load(Path(path))
-        provenance = _read_provenance(table.schema.metadata or {})
+        document = _read_document(table.schema.metadata or {})
+        if document.get("kind") == KIND:
+            return expanded(sparse_of(table, document))
+        provenance = _read_provenance(document)
         _check_columns(table, provenance)
         trace = DenseTrace(provenance, tuple(_requests(table, provenance)))
         check_trace(trace)
@@ -128,13 +135,18 @@ def _load(path: Path) -> pa.Table:
             raise ValueError(f"not a readable Parquet file: {error}") from error
 
 
-def _read_provenance(metadata: Mapping[bytes, bytes]) -> Provenance:
+def _read_document(metadata: Mapping[bytes, bytes]) -> dict[str, Any]:
     require(METADATA_KEY in metadata, "metadata recguide", None, "the JSON that recguide writes")
     try:
         document = json.loads(metadata[METADATA_KEY])
     except ValueError as error:
         raise ValueError(f"metadata recguide: not JSON: {error}") from error
     require(isinstance(document, dict), "metadata recguide", document, "an object")
+    found: dict[str, Any] = document
+    return found
+
+
+def _read_provenance(document: Mapping[str, Any]) -> Provenance:
     require(document.get("schema") == SCHEMA_VERSION, "schema", document.get("schema"), SCHEMA_VERSION)
     require(document.get("kind") == "dense", "kind", document.get("kind"), "dense")
     provenance = _provenance_of(document.get("provenance"))
