@@ -105,9 +105,16 @@ def rank_of_process() -> int:
 
 
 def chunked(loss: Callable[..., Tensor], *tensors: Tensor, size: int = 8192) -> Tensor:
-    """The sum of ``loss`` over chunks of rows; a chunk's logits are recomputed in the backward pass, never kept."""
+    """The sum of ``loss`` over chunks of rows; a chunk's logits are recomputed in the backward pass, never kept.
+
+    Chunks are alike, so that compiled code is compiled once: the last is filled up with zeros, which a loss must not
+    count (its weights are among ``tensors``). Fewer rows than ``size`` make one chunk, of the next power of two.
+    """
+    rows = len(tensors[0])
+    size = min(size, 1 << (rows - 1).bit_length())
+    filled = [torch.cat([tensor, tensor.new_zeros(-rows % size, *tensor.shape[1:])]) for tensor in tensors]
     total = torch.zeros((), device=tensors[0].device)
-    for parts in zip(*(tensor.split(size) for tensor in tensors), strict=True):
+    for parts in zip(*(tensor.split(size) for tensor in filled), strict=True):
         total = total + checkpoint(loss, *parts, use_reentrant=False)
     return total
 
@@ -122,10 +129,10 @@ def hard_loss(head: Tensor, soft: float, hidden: Tensor, labels: Tensor, weights
     return (cross * weights).sum()
 
 
-def soft_loss(head: Tensor, hidden: Tensor, teacher: Tensor) -> Tensor:
-    """Cross-entropy of the verifying half on the frozen base's distribution."""
+def soft_loss(head: Tensor, hidden: Tensor, teacher: Tensor, weights: Tensor) -> Tensor:
+    """Weighted cross-entropy of the verifying half on the frozen base's distribution."""
     target = F.linear(teacher, head).float().softmax(-1)
-    return F.cross_entropy(F.linear(hidden, head).float(), target, reduction="sum")
+    return (F.cross_entropy(F.linear(hidden, head).float(), target, reduction="none") * weights).sum()
 
 
 def losses(
@@ -147,8 +154,8 @@ def losses(
         return draft, torch.zeros((), device=draft.device)
     with torch.no_grad():
         truth = base.hidden(clean, batch.positions[:, :length], batch.mask[:, :, :length, :length])
-    ar = chunked(partial(soft_loss, head), verified[predicts], truth[predicts]) / predicts.sum()
-    return draft, ar
+    weights = predicts[predicts].float()
+    return draft, chunked(partial(soft_loss, head), verified[predicts], truth[predicts], weights) / weights.sum()
 
 
 def train(
@@ -195,7 +202,7 @@ def warm_up(decoder: Decoder, base: Decoder | None, batches: Batches, recipe: Re
     for _ in range(2):
         with torch.autocast(decoder.device.type, torch.bfloat16):
             draft, ar = losses(decoder, base, *batches.draw(), recipe)
-        (draft + ar).backward()  # type: ignore[no-untyped-call]
+        (draft + ar).backward()
 
 
 def schedule(step: int, done: float, recipe: Recipe) -> float:
@@ -232,4 +239,4 @@ def compile_parts() -> None:
     global hard_loss, soft_loss
     Layer.projections = torch.compile(Layer.projections, dynamic=True)  # type: ignore[method-assign]
     Layer.finish = torch.compile(Layer.finish, dynamic=True)  # type: ignore[method-assign]
-    hard_loss, soft_loss = torch.compile(hard_loss, dynamic=True), torch.compile(soft_loss, dynamic=True)
+    hard_loss, soft_loss = torch.compile(hard_loss, dynamic=False), torch.compile(soft_loss, dynamic=False)

@@ -1,14 +1,10 @@
 """`recguide adapt`: from a causal language model and prompts to an adapter file."""
 
 import json
-import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
-
-if TYPE_CHECKING:
-    pass
 
 
 def say(text: str) -> None:
@@ -45,8 +41,9 @@ def adapt(
 
     Data: one JSON line with what was trained, on stdout. Under torchrun every process trains on a GPU of its own.
     """
-    from recguide.engine.adapt import Recipe
+    from recguide.engine.adapt import Recipe, rank_of_process
     from recguide.engine.adapt_run import Source, prepare_corpora, start_processes, train_adapter
+    from recguide.engine.environment import command_line
 
     if not (prompts or corpus or invent):
         raise ValueError("adapt: nothing to train on: give --prompts, --corpus or --invent")
@@ -67,5 +64,6 @@ def adapt(
     place = start_processes(device)
     source = Source(prompts or [], invent, distil_seconds, max_prompt, max_response, batch)
     texts = prepare_corpora(model, place, source, corpus or [], save_corpus, say)
-    result = train_adapter(model, place, texts, recipe, output, " ".join(sys.argv), say)
-    typer.echo(json.dumps(result, sort_keys=True))
+    result = train_adapter(model, place, texts, recipe, output, command_line(), say)
+    if rank_of_process() == 0:
+        typer.echo(json.dumps(result, sort_keys=True))

@@ -148,6 +148,7 @@ def prepare_corpora(
         return [*texts, load_corpus(keep)]
     if source.prompts or source.invent:
         texts.append(distil_source(model, device, source, say))
-        if keep is not None:
+        # every process distils for itself; one of them keeps what it has
+        if keep is not None and rank_of_process() == 0:
             save_corpus(keep, texts[-1])
     return texts

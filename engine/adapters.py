@@ -130,7 +130,7 @@ def attach(decoder: Decoder, info: AdapterInfo, tensors: Mapping[str, Tensor], p
             for name, linear in projections(decoder):
                 if info.shared_rank:
                     a, b = _dequantise(left, f"shared.{name}")
-                    linear.weight += (b @ a).to(linear.weight)
+                    linear.weight.add_((b @ a).to(linear.weight))
                 if info.draft_rank:
                     a, b = _dequantise(left, f"draft.{name}")
                     linear.updates.append(LowRank(a.to(linear.weight), b.to(linear.weight), draft_only=True))
@@ -153,6 +153,6 @@ def draft_only_decoder(decoder: Decoder) -> Decoder:
     for _, linear in projections(merged):
         for update in linear.updates:
             assert isinstance(update, LowRank)
-            linear.weight += update.b @ update.a
+            linear.weight.add_(update.b @ update.a)
         linear.updates = nn.ModuleList()
     return merged

@@ -14,7 +14,7 @@ from torch import Tensor
 class BlockBatch:
     """Model inputs for ``[clean | blocks]`` rows, and what each block slot should predict.
 
-    ``ids``, ``positions`` ``[N, L+G*B]``, ``mask`` bool ``[N, 1, L+G*B, L+G*B]``, ``draft`` bool ``[N, L+G*B, 1]``.
+    ``ids``, ``positions`` ``[N, L+G*B]``, ``mask`` bool ``[N, 1, L+G*B, L+G*B]``; drafts begin at token ``draft`` = L.
     ``targets`` ``[N, G, B]`` is the index in the clean row that a slot predicts, ``offsets`` ``[B]`` counts draft
     tokens from 0, ``scored`` ``[N, G, B]`` is False for slots that draft nothing or whose target is past the text.
     """
@@ -22,7 +22,7 @@ class BlockBatch:
     ids: Tensor
     positions: Tensor
     mask: Tensor
-    draft: Tensor
+    draft: int
     targets: Tensor
     scored: Tensor
     offsets: Tensor
@@ -45,7 +45,7 @@ def build(
         ids=torch.cat([clean, blocks.flatten(1)], 1),
         positions=torch.cat([clean_positions, places.flatten(1)], 1),
         mask=_mask(clean_positions, starts, block_size)[:, None],
-        draft=(torch.arange(length + places[0].numel(), device=clean.device) >= length).expand(n, -1)[..., None],
+        draft=length,
         targets=(places + draft_shift).clamp(max=length - 1),
         scored=_scored(places, ends, seeded, draft_shift),
         offsets=slots if draft_shift else slots - 1,

@@ -26,7 +26,8 @@ class Corpus:
 def response_lengths(tokens: NDArray[np.int64], eos_ids: Sequence[int]) -> NDArray[np.int32]:
     """Tokens up to and with the first end-of-sequence token in each row of ``tokens`` ``[N, T]``, else T."""
     ended = np.isin(tokens, eos_ids)
-    return np.where(ended.any(1), ended.argmax(1) + 1, tokens.shape[1]).astype(np.int32)
+    lengths: NDArray[np.int32] = np.where(ended.any(1), ended.argmax(1) + 1, tokens.shape[1]).astype(np.int32)
+    return lengths
 
 
 def distil(

@@ -1,7 +1,9 @@
 """What a measurement has to say about the machine and the code that made it."""
 
 import os
+import shlex
 import subprocess
+import sys
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
@@ -23,6 +25,11 @@ def engine_commit() -> str:
         return f"recguide {version('recguide')}"
     except PackageNotFoundError:
         return "unknown"
+
+
+def command_line() -> str:
+    """The command that this process runs, as a user types it, wherever the console script lies."""
+    return shlex.join(["recguide", *sys.argv[1:]])
 
 
 def gpu_name(device: torch.device) -> str:

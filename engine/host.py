@@ -1,14 +1,19 @@
 """What the host adds to a round: everything between the forwards, measured on rounds driven as a server drives them."""
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
 
 from recguide.engine.model import Decoder
-from recguide.engine.profiling import CachePool, Shape, Timing, cache_bytes, summary
+from recguide.engine.profiling import CachePool, Effort, Shape, Timing, cache_bytes, summary
 from recguide.engine.uniform import UniformForward
+
+if TYPE_CHECKING:
+    from torch.cuda import _POOL_HANDLE
 
 
 class Rounds:
@@ -27,7 +32,7 @@ class Rounds:
         self.lengths = [context] * requests
         self.seeds = torch.zeros(requests, dtype=torch.long, device=decoder.device)
 
-    def capture(self, memory: tuple[int, int]) -> None:
+    def capture(self, memory: "_POOL_HANDLE") -> None:
         """Record the forwards as CUDA graphs."""
         for forward in self.forwards:
             forward.capture(memory)
@@ -67,33 +72,47 @@ def measure_host(
     decoder: Decoder,
     requests: Sequence[int],
     block_sizes: Sequence[int],
-    repeats: int,
+    effort: Effort,
     say: Callable[[str], None],
     context: int = 64,
 ) -> dict[Shape, Timing]:
-    """Wall time of a round less that of its forwards alone, for each batch and block size (1 is a one-token step)."""
+    """Wall time of a round less that of its forwards alone, for each batch and block size (1 is a one-token step).
+
+    The effort's seconds are shared out evenly; a shape that has used up its share is measured twice at least.
+    """
     biggest = Shape("verify", max(requests), max(block_sizes), context)
     pool = CachePool(decoder, cache_bytes(decoder.config, biggest, decoder.dtype.itemsize))
     memory = torch.cuda.graph_pool_handle() if decoder.device.type == "cuda" else None
+    shapes = [Shape("host", count, block_size, 0) for count in requests for block_size in block_sizes]
+    share = replace(effort, seconds=effort.seconds / len(shapes))
+    # all are kept: the memory of graphs goes when the last that shares it goes
+    all_rounds = {shape: Rounds(decoder, pool, shape.requests, shape.tokens, context) for shape in shapes}
     found = {}
-    for count in requests:
-        for block_size in block_sizes:
-            rounds = Rounds(decoder, pool, count, block_size, context)
-            if memory is not None:
-                rounds.capture(memory)
-            samples = [_clock(rounds.round, decoder) - _clock(rounds.forwards_only, decoder) for _ in range(repeats)]
-            found[Shape("host", count, block_size, 0)] = summary([max(0.0, sample) for sample in samples])
+    for shape, rounds in all_rounds.items():
+        if memory is not None:
+            rounds.capture(memory)
+        found[shape] = summary(list(_host_times(rounds, share, decoder)))
     say(f"host: {len(found)} shapes")
     return found
 
 
-def _clock(run: Callable[[], None], decoder: Decoder, count: int = 5) -> float:
-    run()
+def _host_times(rounds: Rounds, effort: Effort, decoder: Decoder) -> Iterator[float]:
+    started, done = time.monotonic(), 0
+    rounds.round()
+    rounds.forwards_only()
+    while effort.another(done, time.monotonic() - started):
+        yield max(0.0, _clock(rounds.round, decoder, effort) - _clock(rounds.forwards_only, decoder, effort))
+        done += 1
+
+
+def _clock(run: Callable[[], None], decoder: Decoder, effort: Effort) -> float:
+    """Seconds of a run with the device idle before and after it: the mean of one, or of up to five short ones."""
     _wait(decoder)
-    started = time.perf_counter()
-    for _ in range(count):
+    started, count = time.perf_counter(), 0
+    while count == 0 or (count < 5 and time.perf_counter() - started < effort.least_s):
         run()
         _wait(decoder)
+        count += 1
     return (time.perf_counter() - started) / count
 
 

@@ -68,6 +68,10 @@ class KVCache:
         return self.keys[layer, :num_requests, :, :span], self.values[layer, :num_requests, :, :span]
 
 
+Draft = Tensor | bool | int
+"""Which tokens of rows are drafts: all, none, bool ``[N, T, 1]``, or those from a place on that all rows share."""
+
+
 class LowRank(nn.Module):
     """A low-rank update ``b @ a`` of a projection, for every token or for draft tokens alone."""
 
@@ -90,8 +94,8 @@ class Linear(nn.Module):
         self.weight = nn.Parameter(torch.empty(out_features, in_features, device=device, dtype=dtype))
         self.updates = nn.ModuleList()
 
-    def forward(self, x: Tensor, draft: Tensor | bool) -> Tensor:
-        """Project ``x`` ``[N, T, in]``; ``draft`` names the draft tokens: all, none, or per token ``[N, T, 1]``."""
+    def forward(self, x: Tensor, draft: Draft) -> Tensor:
+        """Project ``x`` ``[N, T, in]``."""
         y = F.linear(x, self.weight)
         for update in self.updates:
             assert isinstance(update, LowRank)
@@ -99,6 +103,8 @@ class Linear(nn.Module):
                 y = y + update(x)
             elif isinstance(draft, Tensor):
                 y = y + update(x) * draft.to(y.dtype)
+            elif draft is not False:
+                y = torch.cat([y[:, :draft], y[:, draft:] + update(x[:, draft:])], 1)
         return y
 
 
@@ -154,9 +160,7 @@ class Layer(nn.Module):
         """RMS norm over the last axis."""
         return F.rms_norm(x, (x.shape[-1],), weight, self.config.rms_norm_eps)
 
-    def projections(
-        self, x: Tensor, table: tuple[Tensor, Tensor], draft: Tensor | bool
-    ) -> tuple[Tensor, Tensor, Tensor]:
+    def projections(self, x: Tensor, table: tuple[Tensor, Tensor], draft: Draft) -> tuple[Tensor, Tensor, Tensor]:
         """Rotated queries, rotated keys and values, each ``[N, T, heads, head_dim]``."""
         n, t, _ = x.shape
         qkv = self.qkv(self.norm(x, self.input_norm), draft)
@@ -168,11 +172,12 @@ class Layer(nn.Module):
             v.view(n, t, kv_heads, dim),
         )
 
-    def finish(self, x: Tensor, attended: Tensor, draft: Tensor | bool) -> Tensor:
+    def finish(self, x: Tensor, attended: Tensor, draft: Draft) -> Tensor:
         """Everything after attention; ``attended`` is ``[N, heads, T, head_dim]``."""
         x = x + self.out(attended.transpose(1, 2).flatten(2), draft)
         gate, up = self.gate_up(self.norm(x, self.post_attention_norm), draft).chunk(2, -1)
-        return x + self.down(F.silu(gate) * up, draft)
+        fed: Tensor = x + self.down(F.silu(gate) * up, draft)
+        return fed
 
 
 class Decoder(nn.Module):
@@ -214,17 +219,17 @@ class Decoder(nn.Module):
         mask: Tensor,
         cache: KVCache | None = None,
         slots: Tensor | None = None,
-        draft: Tensor | bool = False,
+        draft: Draft = False,
     ) -> Tensor:
         """Final hidden states ``[N, T, hidden]`` of tokens ``ids`` ``[N, T]`` at ``positions`` ``[N, T]``.
 
         ``mask`` is bool ``[N, 1, T, S]``, True where a query sees a key; no row may be all False. With a ``cache`` the
         new keys and values go to ``slots`` ``[N, T]`` first and S counts cache slots; without one the tokens see each
-        other (S = T). ``draft`` routes the draft adapter: True, False, or ``[N, T, 1]`` per token.
+        other (S = T). ``draft`` routes the draft adapter.
         """
         return self.run(ids, positions, masked_attention(mask, self.dtype, cache, slots), draft)
 
-    def run(self, ids: Tensor, positions: Tensor, attention: Attention, draft: Tensor | bool = False) -> Tensor:
+    def run(self, ids: Tensor, positions: Tensor, attention: Attention, draft: Draft = False) -> Tensor:
         """:meth:`hidden` with attention, and what becomes of keys and values, left to a function of one's own."""
         x = self.embed(ids)
         table = rotary_table(positions, self.config.head_dim, self.config.rope_theta)

@@ -1,6 +1,6 @@
 """`recguide profile`: measures forward times on this machine and writes the profile that simulations read."""
 
-import sys
+from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -11,6 +11,7 @@ if TYPE_CHECKING:
     import torch
 
     from recguide.engine.loading import LoadedModel
+    from recguide.engine.profiling import Effort, Grid
 
 
 def whole_numbers(text: str, option: str) -> tuple[int, ...]:
@@ -34,15 +35,18 @@ def profile(
     prefill: Annotated[str, typer.Option(help="prompt tokens of a prefill")] = "64,256,512,1024,2048",
     layout_requests: Annotated[int, typer.Option(help="measure rows and quadratic layouts up to this many")] = 8,
     repeats: Annotated[int, typer.Option(min=1, help="interleaved passes over all shapes")] = 5,
-    least_ms: Annotated[float, typer.Option(help="replays of a shape in a pass fill this time")] = 8.0,
+    least_ms: Annotated[float, typer.Option(min=0, help="replays of a shape in a pass fill this time")] = 8.0,
+    seconds: Annotated[float, typer.Option(min=1, help="no further pass after this time, but two at least")] = 600.0,
     dtype: Annotated[str, typer.Option(help="bf16 or fp32")] = "bf16",
     device: Annotated[str, typer.Option()] = "auto",
 ) -> None:
-    """Time draft, verify, one-token, four-row, quadratic and prefill forwards, and the host's share of a round."""
+    """Time draft, verify, one-token, four-row, quadratic and prefill forwards, and the host's share of a round.
+
+    Data: one line with the file written and its rows, on stdout. The file is there after the second pass already, and
+    each further pass replaces it.
+    """
     from recguide.engine.environment import chosen_device
-    from recguide.engine.host import measure_host
-    from recguide.engine.profiling import Grid, measure, rows
-    from recguide.sim.costs import write_profile
+    from recguide.engine.profiling import Effort, Grid
 
     if not output.parent.is_dir():
         raise ValueError(f"--output: {output.parent}: no such directory")
@@ -54,15 +58,29 @@ def profile(
         whole_numbers(prefill, "--prefill"),
         layout_requests,
     )
-    say = _say
-    forward_times = measure(loaded.decoder, list(grid.shapes()), repeats, least_ms * 1e-3, say)
-    host_times = measure_host(loaded.decoder, grid.requests, (1, *grid.block_sizes), repeats, say)
-    write_profile(output, _header(loaded, loaded.decoder.device, dtype), rows({**forward_times, **host_times}))
-    say(f"{output}: {len(forward_times) + len(host_times)} rows")
+    count = _measure(loaded, grid, Effort(repeats, least_ms * 1e-3, seconds), output, _header(loaded, dtype))
+    typer.echo(f"{output}\t{count} rows")
+
+
+def _measure(loaded: "LoadedModel", grid: "Grid", effort: "Effort", output: Path, header: dict[str, str]) -> int:
+    """Write the profile after every pass; gives its number of rows."""
+    from recguide.engine.host import measure_host
+    from recguide.engine.profiling import measure, rows
+    from recguide.sim.costs import write_profile
+
+    # a fifth of the time for the host, whose shapes are few
+    shares = [replace(effort, seconds=effort.seconds * share) for share in (0.2, 0.8)]
+    host_times = measure_host(loaded.decoder, grid.requests, (1, *grid.block_sizes), shares[0], _say)
+    count = 0
+    for forward_times in measure(loaded.decoder, list(grid.shapes()), shares[1], _say):
+        found = rows({**forward_times, **host_times})
+        write_profile(output, header, found)
+        count = len(found)
+    return count
 
 
 def _say(text: str) -> None:
-    typer.echo(text, err=True)
+    typer.echo(f"{datetime.now():%H:%M:%S} {text}", err=True)
 
 
 def _load(model: str, adapter: str | None, device: "torch.device", dtype: str) -> "LoadedModel":
@@ -82,11 +100,12 @@ def _load(model: str, adapter: str | None, device: "torch.device", dtype: str) -
     return loaded
 
 
-def _header(loaded: "LoadedModel", device: "torch.device", dtype: str) -> dict[str, str]:
+def _header(loaded: "LoadedModel", dtype: str) -> dict[str, str]:
     import torch
 
-    from recguide.engine.environment import driver_version, engine_commit, gpu_name
+    from recguide.engine.environment import command_line, driver_version, engine_commit, gpu_name
 
+    device = loaded.decoder.device
     return {
         "model": loaded.config.name,
         "weights_sha256": loaded.weights_sha256,
@@ -96,7 +115,7 @@ def _header(loaded: "LoadedModel", device: "torch.device", dtype: str) -> dict[s
         "driver": driver_version(device),
         "torch": torch.__version__,
         "engine_commit": engine_commit(),
-        "command": " ".join(["recguide", *sys.argv[1:]]),
+        "command": command_line(),
         "created": datetime.now(UTC).isoformat(timespec="seconds"),
         "attention": "torch flash kernel, equal contexts, CUDA graph replay; rows and quadratic see all their tokens"
         if device.type == "cuda"

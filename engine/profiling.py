@@ -1,5 +1,6 @@
 """Measuring what a forward costs on this machine: every shape a server can reach, as it is served (docs/profile.md)."""
 
+import math
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
@@ -77,14 +78,31 @@ class CachePool:
         return KVCache.over(self.keys[:count].view(size), self.values[:count].view(size))
 
 
+@dataclass(frozen=True, slots=True)
+class Effort:
+    """How long to measure: ``repeats`` passes over all shapes, of which ``seconds`` cut all but the first two.
+
+    In a pass a shape is replayed for ``least_s`` seconds, and once at least.
+    """
+
+    repeats: int
+    least_s: float
+    seconds: float = math.inf
+
+    def another(self, done: int, spent_s: float) -> bool:
+        """Whether to go on after ``done`` passes in ``spent_s``, if the next one takes as long as they did."""
+        if done < min(2, self.repeats):
+            return True
+        return done < self.repeats and spent_s * (done + 1) / done <= self.seconds
+
+
 def timed(forward: UniformForward, least_s: float) -> float:
-    """Seconds of one forward: as many in a row as fill ``least_s``, timed on the device."""
+    """Seconds of one forward, timed on the device: a warm-up, one replay, and more where one does not fill least_s."""
     replay = forward.replay
     replay()
-    if not forward.ids.is_cuda:
-        return _clocked(replay, 1)
-    count = max(2, int(least_s / max(_events(replay, 1), 1e-6)))
-    return _events(replay, count)
+    clock = _events if forward.ids.is_cuda else _clocked
+    once = clock(replay, 1)
+    return once if once >= least_s else clock(replay, math.ceil(least_s / max(once, 1e-6)))
 
 
 def _events(replay: Callable[[], None], count: int) -> float:
@@ -94,7 +112,7 @@ def _events(replay: Callable[[], None], count: int) -> float:
         replay()
     end.record()
     end.synchronize()
-    return start.elapsed_time(end) * 1e-3 / count
+    return float(start.elapsed_time(end)) * 1e-3 / count
 
 
 def _clocked(run: Callable[[], None], count: int) -> float:
@@ -120,28 +138,38 @@ def summary(samples: Sequence[float]) -> Timing:
 
 
 def measure(
-    decoder: Decoder, shapes: Sequence[Shape], repeats: int, least_s: float, say: Callable[[str], None]
-) -> dict[Shape, Timing]:
-    """Time every shape ``repeats`` times. The repeats are interleaved: a drift of the clock meets all shapes alike."""
+    decoder: Decoder, shapes: Sequence[Shape], effort: Effort, say: Callable[[str], None]
+) -> Iterator[dict[Shape, Timing]]:
+    """The timing of every shape so far, after each pass but the first of several.
+
+    The repeats are interleaved and shuffled: a drift of the clock meets all shapes alike.
+    """
+    forwards = _ready(decoder, shapes)
+    say(f"{len(forwards)} shapes ready")
+    samples: dict[Shape, list[float]] = {shape: [] for shape in shapes}
+    order = np.random.default_rng(0)
+    started, done = time.monotonic(), 0
+    while effort.another(done, time.monotonic() - started):
+        for index in order.permutation(len(shapes)):
+            samples[shapes[index]].append(timed(forwards[shapes[index]], effort.least_s))
+        done += 1
+        say(f"pass {done} of {effort.repeats}: {time.monotonic() - started:.1f} s so far")
+        if done >= min(2, effort.repeats):
+            yield {shape: summary(found) for shape, found in samples.items()}
+
+
+def _ready(decoder: Decoder, shapes: Sequence[Shape]) -> dict[Shape, UniformForward]:
+    """A forward for every shape on one pool of memory, captured where there is a GPU."""
     pool = CachePool(decoder, max(cache_bytes(decoder.config, shape, decoder.dtype.itemsize) for shape in shapes))
-    forwards = {shape: _ready(decoder, pool.cache(shape), shape) for shape in shapes}
+    forwards = {
+        shape: UniformForward(decoder, pool.cache(shape), shape.requests, shape.tokens, shape.context, shape.kind)
+        for shape in shapes
+    }
     if decoder.device.type == "cuda":
         memory = torch.cuda.graph_pool_handle()
         for forward in forwards.values():
             forward.capture(memory)
-    say(f"{len(forwards)} shapes ready")
-    samples: dict[Shape, list[float]] = {shape: [] for shape in shapes}
-    order = np.random.default_rng(0)
-    for repeat in range(repeats):
-        started = time.monotonic()
-        for index in order.permutation(len(shapes)):
-            samples[shapes[index]].append(timed(forwards[shapes[index]], least_s))
-        say(f"pass {repeat + 1} of {repeats}: {time.monotonic() - started:.1f} s")
-    return {shape: summary(found) for shape, found in samples.items()}
-
-
-def _ready(decoder: Decoder, cache: KVCache, shape: Shape) -> UniformForward:
-    return UniformForward(decoder, cache, shape.requests, shape.tokens, shape.context, shape.kind)
+    return forwards
 
 
 def rows(timings: dict[Shape, Timing]) -> list[Row]:

@@ -44,7 +44,7 @@ class Options:
     def command(self) -> str:
         """The command as provenance keeps it: what was recorded, without where files lay."""
         given = {
-            "--dataset-path": " ".join(path.name for path in self.paths),
+            "--dataset-path": " --dataset-path ".join(path.name for path in self.paths),
             "--adapter": self.adapter and Path(self.adapter).name,
             "--limit": self.limit,
             "--seed": self.seed,

@@ -1,12 +1,16 @@
 """Forwards of requests that all have the same context: what a profile measures, and CUDA graphs replay."""
 
 from collections.abc import Callable
+from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
 
 from recguide.engine.attention import attend, causal_mask, draft_mask, mask_bias
-from recguide.engine.model import Attention, Decoder, KVCache
+from recguide.engine.model import Attention, Decoder, Draft, KVCache
+
+if TYPE_CHECKING:
+    from torch.cuda import _POOL_HANDLE
 
 
 def uniform_attention(cache: KVCache, context: int, num_tokens: int, causal: bool) -> Attention:
@@ -22,7 +26,8 @@ def uniform_attention(cache: KVCache, context: int, num_tokens: int, causal: boo
         keys[:, :, context:], values[:, :, context:] = k.transpose(1, 2), v.transpose(1, 2)
         if q.is_cuda:
             flash = torch.ops.aten._scaled_dot_product_flash_attention
-            return flash(q.transpose(1, 2), keys, values, 0.0, causal and num_tokens > 1)[0]
+            attended: Tensor = flash(q.transpose(1, 2), keys, values, 0.0, causal and num_tokens > 1)[0]
+            return attended
         start = torch.full(q.shape[:1], context, device=q.device)
         mask = (causal_mask if causal else draft_mask)(start, num_tokens, end)
         return attend(q.transpose(1, 2), keys, values, mask_bias(mask, q.dtype))
@@ -54,7 +59,7 @@ class UniformForward:
         self.picked = torch.empty(0)
         self.graph: torch.cuda.CUDAGraph | None = None
 
-    def _draft_tokens(self) -> Tensor | bool:
+    def _draft_tokens(self) -> Draft:
         if self.kind in ("verify", "decode", "prefill"):
             return False
         if self.kind == "draft":
@@ -70,15 +75,15 @@ class UniformForward:
         hidden = self.decoder.run(self.ids, self.positions, self.attention, self.draft)
         self.picked = pick(self.decoder, hidden[:, -1:] if self.kind == "prefill" else hidden)
 
-    def capture(self, pool: tuple[int, int]) -> None:
-        """Record the forward as a CUDA graph in a memory pool that other graphs share."""
+    def capture(self, memory: "_POOL_HANDLE") -> None:
+        """Record the forward as a CUDA graph in memory that other graphs share."""
         side = torch.cuda.Stream()
         side.wait_stream(torch.cuda.current_stream())
         with torch.cuda.stream(side):
             self.step()
         torch.cuda.current_stream().wait_stream(side)
         self.graph = torch.cuda.CUDAGraph()
-        with torch.cuda.graph(self.graph, pool=pool):
+        with torch.cuda.graph(self.graph, pool=memory):
             self.step()
 
     @property
