@@ -15,6 +15,7 @@ from recguide.sim.rounds import Ints
 from recguide.traces.files import replacing
 
 FORMAT = 1
+KIND = "adaptive"
 CANDIDATES = (8, 16, 32)
 """The paper's block sizes."""
 ALL = "all"
@@ -102,7 +103,7 @@ def _decisions(fitted: Adaptive, load: Load, strata: bool) -> Ints:
 
 def write_policy(fitted: Adaptive, path: Path) -> None:
     """Write a policy file (JSON) that :func:`read_policy` reads; it appears whole or not at all."""
-    document = {"recguide_policy": FORMAT, "kind": "adaptive", **asdict(fitted)}
+    document = {"recguide_policy": FORMAT, "kind": KIND, **asdict(fitted)}
     with replacing(path) as temporary:
         temporary.write_text(json.dumps(document, indent=1, allow_nan=False) + "\n", encoding="utf-8")
 
@@ -115,9 +116,10 @@ def read_policy(path: Path) -> Adaptive:
         document = json.loads(path.read_text(encoding="utf-8"))
     except ValueError as error:
         raise ValueError(f"{path}: not JSON: {error}") from None
-    if not isinstance(document, dict) or document.get("recguide_policy") != FORMAT:
-        found = document.get("recguide_policy") if isinstance(document, dict) else type(document).__name__
-        raise ValueError(f"{path}: recguide_policy: found {found!r}, allowed: {FORMAT}")
+    said = document if isinstance(document, dict) else {}
+    for key, allowed in (("recguide_policy", FORMAT), ("kind", KIND)):
+        if said.get(key) != allowed:
+            raise ValueError(f"{path}: {key}: found {said.get(key)!r}, allowed: {allowed!r}")
     try:
         return _checked(_parsed(document))
     except KeyError as error:

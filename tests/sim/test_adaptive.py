@@ -135,6 +135,7 @@ def spoiled(path: Path, field: str, value: object) -> Path:
     ("field", "value", "message"),
     [
         ("recguide_policy", 2, "recguide_policy: found 2, allowed: 1"),
+        ("kind", "tiers", "kind: found 'tiers', allowed: 'adaptive'"),
         ("edges", None, "edges: missing"),
         ("edges", [2.0, 1.0], "edges: not ascending"),
         ("candidates", [8, 16], "values: all, block size: found [8, 16, 32], allowed: [8, 16]"),
