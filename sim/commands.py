@@ -1,7 +1,8 @@
 """The command `recguide sweep`."""
 
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -10,13 +11,26 @@ import typer
 from recguide.sim.config import ConfigFile, PrintConfig, Settings, as_yaml, resolved
 
 if TYPE_CHECKING:
+    from rich.console import Console
+
     from recguide.sim.costs import Profile
     from recguide.traces.dense import DenseTrace
 
 POLICIES = ["ar", "fixed:8", "fixed:16", "fixed:32", "recipe", "oracle"]
 NO_LIMIT = 0
 CONCURRENCIES = ["1,2,4,8,16,32,64,128"]
-NOT_SHARED = {"trace", "profile", "policy", "max_concurrency", "output_dir", "jobs", "cross_model", "report", "force"}
+NOT_SHARED = {
+    "trace",
+    "profile",
+    "policy",
+    "max_concurrency",
+    "output_dir",
+    "jobs",
+    "backend",
+    "cross_model",
+    "report",
+    "force",
+}
 """Options that do not decide what every point is: the first four count point by point, or by their content."""
 
 
@@ -24,7 +38,9 @@ def sweep(
     ctx: typer.Context,
     trace: Annotated[list[str], typer.Option(help="A trace: file, folder, or shipped name. May be repeated.")],
     profile: Annotated[str, typer.Option(help="A GPU profile: file, or shipped name.")],
-    policy: Annotated[list[str], typer.Option(help="ar, fixed:B, recipe or oracle. May be repeated.")] = POLICIES,
+    policy: Annotated[
+        list[str], typer.Option(help="Name and options (docs/policies.md), or FILE.py:function. Repeatable.")
+    ] = POLICIES,
     max_concurrency: Annotated[
         list[str] | None,
         typer.Option(
@@ -53,6 +69,7 @@ def sweep(
         Path, typer.Option("--output-dir", "--output", help="Gets results.parquet, results.json and frontier.png.")
     ] = Path("results"),
     jobs: Annotated[int, typer.Option(min=0, help="Processes; 0: one a core. Results do not depend on it.")] = 0,
+    backend: Annotated[str, typer.Option(help="loky: processes here; ray or dask: a cluster.")] = "loky",
     max_num_batched_tokens: Annotated[int, typer.Option(min=1, help="Prompt tokens of one prefill step.")] = 2048,
     prefill_chunk: Annotated[
         int | None, typer.Option(min=1, help="Split prompts into steps of so many tokens.")
@@ -88,6 +105,7 @@ def sweep(
     # pyarrow and matplotlib are not needed to print the help of the commands
     from rich.console import Console
 
+    from recguide.sim.backends import check_backend
     from recguide.sim.costs import read_profile, resolve_profile
     from recguide.sim.environment import environment
     from recguide.sim.fidelity import check_fidelity, fidelity_warnings, labelled
@@ -95,11 +113,12 @@ def sweep(
     from recguide.sim.guards import check_points, check_sources, settle
     from recguide.sim.load_options import limits_of, load_of
     from recguide.sim.reporting import FILE, page_of
-    from recguide.sim.results import as_json, table_of, write_results
+    from recguide.sim.results import as_json, write_results
     from recguide.sim.scenario import Scenario
     from recguide.sim.store import Store, inputs_hash, labels_of
     from recguide.sim.sweep import only_datasets, warnings_of
     from recguide.sim.sweep import sweep as run_sweep
+    from recguide.sim.tables import UNLIMITED, table_of
     from recguide.traces.files import read_traces
 
     if print_config:
@@ -131,6 +150,7 @@ def sweep(
         output_dir if save_detailed else None,
     )
     check_folder(output_dir)
+    check_backend(backend)
     costs = read_profile(resolve_profile(profile))
     recorded = only_datasets(read_traces(trace), dataset or [])
     check_fidelity(recorded, policy)
@@ -139,7 +159,7 @@ def sweep(
     settle(found, force)
     shared = {name: value for name, value in resolved(ctx).items() if name not in NOT_SHARED}
     store = Store(output_dir, inputs_hash(recorded, costs, shared), labels_of(recorded))
-    with words.status(f"{len(recorded.requests)} recorded requests, {len(policy)} policies"):
+    with progress_on(words, len({"ar", *policy}) * len(set(concurrencies))) as done:
         points = run_sweep(
             recorded,
             costs.costs(),
@@ -148,9 +168,11 @@ def sweep(
             num_prompts=num_prompts,
             seed=seed,
             jobs=jobs or -1,
+            backend=backend,
             scenario=scenario,
             batching=batching,
             store=store,
+            done=done,
         )
     found += check_points(points, costs.costs(), recorded.provenance.block_sizes)
     warnings = [*fidelity_warnings(recorded), *settle(found, force), *warnings_of(points, len(recorded.requests))]
@@ -171,8 +193,12 @@ def sweep(
     texts = {FILE: page, "config.resolved.yaml": as_yaml(resolved(ctx)), "env.json": as_json(environment(costs.header))}
     plot = write_results(output_dir, points, origin, title, texts)
     store.keep_only(points)
-    width = None if Console().is_terminal else 120
-    Console(width=width).print(table_of(points, title))
+    screen = Console()
+    width = screen.width if screen.is_terminal else UNLIMITED
+    table, hidden = table_of(points, title, width)
+    Console(width=width).print(table)
+    if hidden:
+        words.print(hidden, style="dim", highlight=False)
     for warning in warnings:
         words.print(f"warning: {warning}", style="yellow", highlight=False, soft_wrap=True)
     if report:
@@ -189,6 +215,16 @@ def parse_concurrencies(texts: Sequence[str]) -> list[int]:
                 f"max-concurrency: found {part!r}, allowed: whole numbers of at least 1, with commas between"
             )
     return [int(part) for part in parts]
+
+
+@contextmanager
+def progress_on(words: "Console", total: int) -> Iterator[Callable[[], None]]:
+    """A line on stderr about points done and time left while a sweep runs, where somebody looks at it."""
+    from rich.progress import Progress
+
+    with Progress(console=words, transient=True, disable=not words.is_terminal) as bar:
+        task = bar.add_task("points", total=total)
+        yield lambda: bar.advance(task)
 
 
 def check_folder(folder: Path) -> None:

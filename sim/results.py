@@ -1,4 +1,4 @@
-"""What a sweep leaves behind: a table on the screen, and a folder with the points as Parquet, JSON and a plot."""
+"""What a sweep leaves behind: a folder with the points as Parquet, JSON and a plot."""
 
 import json
 from collections.abc import Mapping, Sequence
@@ -9,10 +9,9 @@ from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
-from rich.table import Table
 
 from recguide.sim.plots import plot_frontier
-from recguide.sim.sweep import Point, frontier
+from recguide.sim.sweep import Point
 from recguide.traces.files import replacing
 
 FORMAT = 1
@@ -59,41 +58,3 @@ def _columns(points: Sequence[Point], about: Mapping[str, Any]) -> pa.Table:
     fields = [pa.field(f.name, pa.float64()) if pa.types.is_null(f.type) else f for f in table.schema]
     metadata = {"recguide": json.dumps(about, allow_nan=False)}
     return table.cast(pa.schema(fields)).replace_schema_metadata(metadata)
-
-
-def table_of(points: Sequence[Point], title: str) -> Table:
-    """The points as a table, a section for each policy."""
-    shares = [name for name in points[0] if name.startswith("block_share_")]
-    blocks = "/".join(name.removeprefix("block_share_") for name in shares)
-    table = Table(title=title, title_justify="left")
-    table.add_column("policy", no_wrap=True)
-    for heading in ("C", "tokens/s", "per request", "speedup", "headroom %", "A", "TPF", "TTFT ms", "TPOT ms"):
-        table.add_column(heading, justify="right", no_wrap=True)
-    table.add_column(f"B={blocks} %", no_wrap=True)
-    table.add_column("extrap. %", justify="right", no_wrap=True)
-    for point, following in zip(points, [*points[1:], None], strict=True):
-        ends = following is not None and following["policy"] != point["policy"]
-        table.add_row(*_cells(point, shares), end_section=ends)
-    return table
-
-
-def _cells(point: Point, shares: Sequence[str]) -> list[str]:
-    mine, all_of = frontier(point)
-    return [
-        str(point["policy"]),
-        "-" if point["max_concurrency"] is None else str(point["max_concurrency"]),
-        f"{all_of:,.0f}",
-        f"{mine:,.0f}",
-        _number(point["speedup"], 2),
-        _number(point["headroom_share"], 0, scale=100),
-        _number(point["accept_length"], 2),
-        _number(point["tpf"], 2),
-        _number(point["mean_ttft_ms"], 1),
-        _number(point["mean_tpot_ms"], 2),
-        "/".join(_number(point[name], 0, scale=100) for name in shares),
-        _number(point["extrapolated_share"], 1, scale=100),
-    ]
-
-
-def _number(value: object, digits: int, scale: float = 1) -> str:
-    return f"{scale * float(str(value)):.{digits}f}" if value is not None else "-"
