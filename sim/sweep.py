@@ -8,6 +8,7 @@ import joblib
 import numpy as np
 import pyarrow as pa
 
+from recguide.sim.backends import running_on
 from recguide.sim.batching import batching_named
 from recguide.sim.bound import bound_tokens_per_s, headroom
 from recguide.sim.catalogue import make_policy, rounds_for
@@ -43,6 +44,7 @@ def sweep(
     num_prompts: int | None = None,
     seed: int = 0,
     jobs: int = 1,
+    backend: str = "loky",
     batching: str = "bucket",
     scenario: Scenario | None = None,
     store: "Store | None" = None,
@@ -50,8 +52,8 @@ def sweep(
 ) -> list[Point]:
     """Points by policy, then by concurrency (0: no limit), AR first whether or not it was asked for.
 
-    ``jobs`` processes (-1: one a core) share the work and change no result; ``done`` is called once a point. Points
-    that ``store`` holds are not computed again, and it gets every other one as soon as it is finished.
+    ``jobs`` processes (-1: one a core) of ``backend`` share the work and change no result; ``done`` is called once a
+    point. Points that ``store`` holds are not computed again, and it gets every other one as soon as it is finished.
     """
     batching_named(batching)
     rounds = rounds_for(trace, policies)
@@ -66,14 +68,15 @@ def sweep(
     found = {key: point for key, point in held.items() if point is not None}
     todo = [key for key in grid if key not in found]
     run = joblib.delayed(_point)
-    results = joblib.Parallel(n_jobs=min(jobs, len(todo) or 1), batch_size=1, return_as="generator")(
-        run(rounds, costs, name, concurrency, batching, scenario) for name, concurrency in todo
-    )
-    for key, (point, served) in zip(todo, results, strict=True):
-        found[key] = point
-        if store:
-            store.save(*key, point, served)
-        done()
+    with running_on(backend) as options:
+        results = joblib.Parallel(n_jobs=min(jobs, len(todo) or 1), batch_size=1, **options)(
+            run(rounds, costs, name, concurrency, batching, scenario) for name, concurrency in todo
+        )
+        for key, (point, served) in zip(todo, results, strict=True):
+            found[key] = point
+            if store:
+                store.save(*key, point, served)
+            done()
     points = [found[key] for key in sorted(grid, key=lambda key: (names.index(key[0]), key[1]))]
     bounds = _bounds(rounds, costs, concurrencies, scenario)
     return [point | _derived(point, points, bounds) for point in points]

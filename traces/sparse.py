@@ -109,7 +109,7 @@ def sparse_of(table: pa.Table, document: Mapping[str, Any]) -> SparseTrace:
     for name, wanted in kinds.items():
         require(isinstance(document.get(name), wanted), name, document.get(name), wanted.__name__)
     rows = zip(*(table[name].to_pylist() for name in _COLUMNS), strict=True)
-    requests = tuple(SparseRequest(*row[:-1], accept_lens=tuple(row[-1])) for row in rows)
+    requests = tuple(SparseRequest(*row[:-1], tuple(row[-1])) for row in rows)
     trace = SparseTrace(**{name: document[name] for name in kinds}, requests=requests)
     check_sparse(trace)
     return trace
