@@ -18,7 +18,11 @@ def command_of(entry: EntryPoint) -> Command:
     if not isinstance(target, typer.Typer):
         function, target = target, typer.Typer(add_completion=False)
         target.command(name=entry.name)(function)
-    return cast(Command, typer.main.get_command(target))
+    # boxes cut the names of options off on a screen of 80 columns
+    target.rich_markup_mode = None
+    command = cast(Command, typer.main.get_command(target))
+    command.name = entry.name
+    return command
 
 
 class InstalledCommands(TyperGroup):
@@ -35,7 +39,7 @@ class InstalledCommands(TyperGroup):
         return None
 
 
-app = typer.Typer(cls=InstalledCommands, no_args_is_help=True, add_completion=False)
+app = typer.Typer(cls=InstalledCommands, no_args_is_help=True, add_completion=False, rich_markup_mode=None)
 
 
 def _print_version(wanted: bool) -> None:

@@ -66,7 +66,7 @@ def sweep(
     dataset: Annotated[list[str] | None, typer.Option(help="Only requests of this dataset. May be repeated.")] = None,
     seed: Annotated[int, typer.Option(min=0, help="Of the order in which requests are sent.")] = 0,
     output_dir: Annotated[
-        Path, typer.Option("--output-dir", "--output", help="Gets results.parquet, results.json and frontier.png.")
+        Path, typer.Option("--output-dir", "--output", help="The folder of the results; a second run goes on there.")
     ] = Path("results"),
     jobs: Annotated[int, typer.Option(min=0, help="Processes; 0: one a core. Results do not depend on it.")] = 0,
     backend: Annotated[str, typer.Option(help="loky: processes here; ray or dask: a cluster.")] = "loky",

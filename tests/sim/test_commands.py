@@ -114,6 +114,21 @@ def test_a_bad_option_exits_2_with_a_message_and_leaves_nothing(run: Run, option
     assert message in run.refusal(*options)
 
 
+@pytest.mark.parametrize("command", ["sweep", "timeline", "recommend"])
+def test_the_help_names_every_option_whole_on_a_screen_of_80_columns(
+    command: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
+    monkeypatch.setattr(sys, "argv", ["recguide", command, "--help"])
+    with pytest.raises(SystemExit):
+        main()
+    printed = capsys.readouterr().out
+    assert max(map(len, printed.splitlines())) <= 80
+    assert "…" not in printed
+    shown = {"sweep": "--max-concurrency, --concurrency", "timeline": "--max-concurrency", "recommend": "--attainment"}
+    assert shown[command] in printed
+
+
 def test_a_file_in_the_place_of_the_output_folder_is_left_alone(run: Run, inputs: Path) -> None:
     assert "error: output-dir: found the file" in run.refusal("--output-dir", str(inputs / "profile.csv"))
 
