@@ -1,7 +1,5 @@
 """Sharing a step's query tokens out among requests, for the most tokens per second (after DSpark, arXiv 2607.05147)."""
 
-from collections.abc import Callable
-
 import numpy as np
 
 from recguide.sim.costs import ROUND, CostModel
@@ -9,21 +7,18 @@ from recguide.sim.history import Floats
 from recguide.sim.policies import BlockPolicy, Outcomes
 from recguide.sim.rounds import AR, Ints, Rounds
 
-SecondsOf = Callable[[int], float]
-"""Seconds of a step whose requests feed this many query tokens to the verify, all together."""
 
-
-def verify_lengths(p1: Floats, seconds_of: SecondsOf) -> Ints:
+def verify_lengths(p1: Floats, seconds: Floats) -> Ints:
     """How many tokens of each drafted block to verify, seed included: [requests], 1 to B.
 
     ``p1`` is [requests, B-1], the draft's probability of each of its tokens; a token survives with the product up to
-    it. Tokens are admitted in order of survival, so every request's are a prefix of its draft, and of all numbers of
-    admitted tokens the one with the most expected tokens per second is taken.
+    it. ``seconds`` are those of the step by the number of admitted tokens, from 0 to all. Tokens are admitted in order
+    of survival, so every request's are a prefix of its draft, and of all numbers of admitted tokens the one with the
+    most expected tokens per second is taken.
     """
     survival = np.cumprod(p1, axis=1)
     order = np.argsort(-survival, axis=None, kind="stable")
     expected = len(p1) + np.concatenate([[0.0], np.cumsum(survival.ravel()[order])])
-    seconds = np.array([seconds_of(len(p1) + admitted) for admitted in range(len(expected))])
     admitted = order[: int((expected / seconds).argmax())]
     return 1 + np.bincount(admitted // p1.shape[1], minlength=len(p1))
 

@@ -12,7 +12,9 @@ from recguide.sim.policies import BlockPolicy, Informed, Outcomes, round_s
 from recguide.sim.rounds import AR, Ints
 
 PRIOR_TOKENS = 8.0
-"""Checked draft tokens that the running requests together count for, when one of them is judged."""
+"""Checked draft tokens that what was known before counts for."""
+HOPE = 0.8
+"""The acceptance rate of draft tokens before any was checked."""
 EXPLORATION = 0.2
 
 
@@ -34,10 +36,18 @@ def window(sizes: Sequence[int]) -> BlockPolicy:
     return choose
 
 
-def acceptance_rates(matched: Floats, checked: Floats) -> Floats:
-    """Each request's share of checked draft tokens that matched, drawn towards that of all running ones."""
-    pooled = (matched.sum() + 1) / (checked.sum() + 2)
-    rates: Floats = (matched + PRIOR_TOKENS * pooled) / (checked + PRIOR_TOKENS)
+def acceptance_rates(seen: Outcomes) -> Floats:
+    """Each running request's share of checked draft tokens that matched, drawn towards that of the whole server.
+
+    A server that has drafted nothing yet takes ``HOPE``: from too low a guess it would never draft, and never learn.
+    """
+    if seen.matched is None or seen.checked is None:
+        raise ValueError("the goodput policy looks at acceptance so far, and nobody keeps it")
+    drafted = [tally for size, tally in seen.tallies.items() if size > AR]
+    # every round with a draft checks its matched tokens and, but for full acceptance, one more
+    matched = sum(tally.tokens - tally.rounds for tally in drafted)
+    pooled = (matched + PRIOR_TOKENS * HOPE) / (sum(tally.tokens for tally in drafted) + PRIOR_TOKENS)
+    rates: Floats = (seen.matched + PRIOR_TOKENS * pooled) / (seen.checked + PRIOR_TOKENS)
     return rates
 
 
@@ -50,9 +60,7 @@ def goodput(sizes: Sequence[int], costs: CostModel) -> BlockPolicy:
     grid = np.array([AR, *sizes])
 
     def choose(seen: Outcomes) -> int:
-        if seen.matched is None or seen.checked is None:
-            raise ValueError("the goodput policy looks at acceptance so far, and nobody keeps it")
-        rates = acceptance_rates(seen.matched, seen.checked)[:, None]
+        rates = acceptance_rates(seen)[:, None]
         tokens = ((1 - rates**grid) / (1 - rates)).sum(axis=0)
         seconds = np.array([round_s(costs, size, seen, seen.running) for size in grid.tolist()])
         return int(grid[(tokens / seconds).argmax()])

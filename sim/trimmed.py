@@ -68,12 +68,21 @@ class Trimmed:
         count, drafting = len(at), np.flatnonzero(fits)
         lengths = np.ones(count, np.int64)
 
-        def seconds_of(tokens: int) -> float:
-            return draft_s + self.costs.curve(ROUND[1:], count, tokens + count - len(drafting))(context) or 1e-12
-
         if len(drafting):
-            lengths[drafting] = verify_lengths(self.p1[at[drafting]], seconds_of)
+            seconds = np.maximum(draft_s + self._verify_s(count, len(drafting), context), 1e-12)
+            lengths[drafting] = verify_lengths(self.p1[at[drafting]], seconds)
         return lengths
+
+    def _verify_s(self, count: int, drafting: int, context: int) -> Floats:
+        """Seconds of the verify and the host by the number of admitted draft tokens.
+
+        Costs are piecewise linear in query tokens, and change their slope at whole block sizes.
+        """
+        most = count + drafting * (self.block_size - 1)
+        knots = sorted({count, *(min(count * size, most) for size in (2, *self.rounds.block_sizes)), most})
+        known = [self.costs.curve(ROUND[1:], count, tokens)(context) for tokens in knots]
+        seconds: Floats = np.interp(np.arange(count, most + 1), knots, known)
+        return seconds
 
     def finish(self, running: Running, step: int) -> tuple[list[int], list[int]]:
         """Emit what was accepted of the verified part, and the verifier's own token."""
