@@ -61,11 +61,13 @@ def test_a_result_above_the_ceiling_is_refused() -> None:
     assert finding.text.startswith("fixed:32 at 2: 36 tokens/s are impossible")
 
 
-def test_points_that_are_mostly_extrapolated_are_refused() -> None:
+def test_points_that_are_mostly_extrapolated_are_told_and_refused_where_most_points_are() -> None:
     [ar, full] = points()
+    assert [found.refuses for found in check_points([ar, full | {"extrapolated_share": 0.7}], COSTS, GRID)] == [False]
     assert check_points([ar, full | {"extrapolated_share": 0.5}], COSTS, GRID) == []
     [finding] = check_points([ar | {"extrapolated_share": 0.51}, full | {"extrapolated_share": 0.7}], COSTS, GRID)
     assert "2 of 2 points spend more than 50% of their time outside the profiled grid" in finding.text
+    assert finding.refuses
     assert "(the most: fixed:32 at 2, 70%)" in finding.text
 
 
