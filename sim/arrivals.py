@@ -43,6 +43,12 @@ class Clients:
             in_flight += 1
             self._read()
 
+    def rest(self) -> Iterator[Arrival]:
+        """All that are still to come, in order."""
+        while self.next is not None:
+            yield self.next
+            self._read()
+
 
 def as_recorded(rounds: Rounds, order: Sequence[int], times: Iterable[float] | None = None) -> Iterator[Arrival]:
     """Recorded requests with their own lengths, by default all there at time 0."""

@@ -86,6 +86,10 @@ def sweep(
     save_detailed: Annotated[
         bool, typer.Option("--save-detailed", help="Also write every point as vllm bench serve --save-detailed does.")
     ] = False,
+    stream: Annotated[
+        bool,
+        typer.Option("--stream", help="Keep sums alone, for runs too long to be kept: no report, no steady window."),
+    ] = False,
     batching: Annotated[
         str,
         typer.Option(help="Of unequal blocks: bucket, bucket:oldest, bucket:round-robin, pad or ragged."),
@@ -111,7 +115,7 @@ def sweep(
     from recguide.sim.fidelity import check_fidelity, fidelity_warnings, labelled
     from recguide.sim.figures import Figures, parse_goodput, parse_percentiles
     from recguide.sim.guards import check_points, check_sources, settle
-    from recguide.sim.load_options import limits_of, load_of
+    from recguide.sim.load_options import check_stream, limits_of, load_of
     from recguide.sim.reporting import FILE, page_of
     from recguide.sim.results import as_json, write_results
     from recguide.sim.scenario import Scenario
@@ -148,9 +152,12 @@ def sweep(
         limits_of(load_options, max_num_batched_tokens),
         Figures(parse_percentiles([metric_percentiles]), parse_goodput(goodput or []), bootstrap, seed),
         output_dir if save_detailed else None,
+        stream,
     )
     check_folder(output_dir)
     check_backend(backend)
+    check_stream(stream, {"save-detailed": save_detailed, "bootstrap": bootstrap})
+    report = report and not stream
     costs = read_profile(resolve_profile(profile))
     recorded = only_datasets(read_traces(trace), dataset or [])
     check_fidelity(recorded, policy)

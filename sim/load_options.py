@@ -56,6 +56,13 @@ def check_together(options: Mapping[str, Any]) -> None:
             raise ValueError(f"{name}: found without {' or '.join(others)}, which it is about")
 
 
+def check_stream(stream: bool, options: Mapping[str, Any]) -> None:
+    """ValueError for options that need every request to be kept."""
+    for name, value in options.items():
+        if stream and value:
+            raise ValueError(f"stream: found beside {name}, which needs what a stream does not keep")
+
+
 def _rate(rate: float | None) -> float | None:
     if rate is not None and not 0 < rate <= math.inf:
         raise ValueError(f"request-rate: found {rate}, allowed: requests per second above 0, or inf")

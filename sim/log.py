@@ -3,6 +3,7 @@
 from array import array
 from dataclasses import dataclass
 from itertools import chain
+from math import isnan
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -104,8 +105,35 @@ class Log:
             unknown.append(np.nan)
         return len(self.rows) - 1
 
-    def emit(self, requests: list[int], tokens: list[int], block_sizes: list[int]) -> None:
-        """The last step ended, and these requests emitted."""
+    @property
+    def num_steps(self) -> int:
+        """Steps so far, the current one included."""
+        return len(self.steps)
+
+    def add_step(self, step: Step) -> None:
+        """A step starts."""
+        self.steps.append(step)
+
+    def add_pages(self, pages: int) -> None:
+        """So many KV pages are in use during the current step."""
+        self.kv_pages.append(pages)
+
+    def start(self, sent: int, now: float) -> None:
+        """A step takes up a request's prefill, or a part of it."""
+        if isnan(self.started_s[sent]):
+            self.started_s[sent] = now
+
+    def finish(self, sent: int, now: float) -> None:
+        """A request has its last token."""
+        self.finished_s[sent] = now
+
+    def emit(self, requests: list[int], tokens: list[int], block_sizes: list[int], now: float) -> None:
+        """The current step ended, and these requests emitted."""
+        for sent, block_size in zip(requests, block_sizes, strict=True):
+            if block_size != PREFILL_STEP:
+                break
+            if isnan(self.first_token_s[sent]):
+                self.first_token_s[sent] = now
         self.emission_request += requests
         self.emission_tokens += tokens
         self.emission_block_size += block_sizes

@@ -34,6 +34,11 @@ class Limits:
                 raise ValueError(f"{name}: found {value}, allowed: whole numbers of at least 1")
 
     @property
+    def none(self) -> bool:
+        """Whether one request alone never meets a limit."""
+        return self.prefill_chunk is None and self.kv_pages is None
+
+    @property
     def kv_tokens(self) -> int | None:
         """Tokens that fit into all pages of one request."""
         return None if self.kv_pages is None else self.kv_pages * self.page_size

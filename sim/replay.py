@@ -4,9 +4,11 @@ from collections.abc import Generator, Sequence
 
 import simpy
 
+from recguide.sim.alone import follows_positions, replay_alone
 from recguide.sim.arrivals import Clients, as_recorded
 from recguide.sim.batching import BUCKETED, Batching
 from recguide.sim.costs import CostModel
+from recguide.sim.figures import Figures
 from recguide.sim.history import History
 from recguide.sim.log import PREFILL_STEP, Replay, Step
 from recguide.sim.memory import MAX_BATCHED_TOKENS, Limits
@@ -14,6 +16,7 @@ from recguide.sim.methods import Policy, method_of
 from recguide.sim.rounds import Rounds
 from recguide.sim.running import Running
 from recguide.sim.server import Server
+from recguide.sim.stream import Stream
 
 __all__ = ["MAX_BATCHED_TOKENS", "PREFILL_STEP", "Replay", "Step", "replay", "serve"]
 
@@ -27,6 +30,7 @@ def replay(
     order: Sequence[int],
     batching: Batching = BUCKETED,
     max_batched_tokens: int = MAX_BATCHED_TOKENS,
+    fast: bool = True,
 ) -> Replay:
     """Serve the recorded requests named in ``order`` with ``concurrency`` of them in flight (closed loop).
 
@@ -37,7 +41,7 @@ def replay(
         raise ValueError(f"concurrency {concurrency}, requests {len(order)}: allowed: at least 1 of each")
     limits = Limits(max_batched_tokens=max_batched_tokens)
     clients = Clients(as_recorded(rounds, order), concurrency)
-    return serve(rounds, costs, policy, clients, batching=batching, limits=limits, closed=True)
+    return serve(rounds, costs, policy, clients, batching=batching, limits=limits, closed=True, fast=fast)
 
 
 def serve(
@@ -50,13 +54,52 @@ def serve(
     limits: Limits | None = None,
     resized: bool = False,
     closed: bool = False,
+    fast: bool = True,
 ) -> Replay:
     """Serve what the clients send, until the last of it is answered.
 
     ``resized`` says that requests may have other lengths than the recorded ones, and ``closed`` that all of them are
-    there at the start, so that finishing requests alone decide when others are sent.
+    there at the start, so that finishing requests alone decide when others are sent. ``fast`` leaves the event loop
+    out where its outcome is known without it.
     """
     limits = limits or Limits()
+    server = _server_of(rounds, costs, policy, clients, batching, limits, resized, None)
+    alone = clients.limit == 1 and closed and not resized and limits.none
+    if fast and alone and follows_positions(policy, server.method):
+        return replay_alone(rounds, costs, policy, server.method, clients.rest())
+    _run(server)
+    return server.replay(closed)
+
+
+def stream(
+    rounds: Rounds,
+    costs: CostModel,
+    policy: Policy,
+    clients: Clients,
+    figures: Figures,
+    *,
+    batching: Batching = BUCKETED,
+    limits: Limits | None = None,
+    closed: bool = False,
+) -> dict[str, float | int | None]:
+    """Serve as ``serve`` does, and keep nothing but sums: the figures of a run of any length, percentiles to 0.5%."""
+    sums = Stream(figures)
+    # whoever may have any length counts cut rounds as they happen
+    server = _server_of(rounds, costs, policy, clients, batching, limits or Limits(), True, sums)
+    _run(server)
+    return sums.metrics(server.preemptions, server.recomputed_tokens, server.running.cut_rounds, closed)
+
+
+def _server_of(
+    rounds: Rounds,
+    costs: CostModel,
+    policy: Policy,
+    clients: Clients,
+    batching: Batching,
+    limits: Limits,
+    resized: bool,
+    log: Stream | None,
+) -> Server:
     limits.check()
     if limits.kv_tokens is not None:
         # a request that has the cache for itself runs the largest block that fits, as at the context limit
@@ -66,11 +109,13 @@ def serve(
     signal = getattr(policy, "signal", None)
     if signal is not None:
         running.history = History(rounds.entropy, signal)
-    server = Server(costs, method, running, clients, limits)
+    return Server(costs, method, running, clients, limits, log)
+
+
+def _run(server: Server) -> None:
     env = simpy.Environment()
     env.process(_serve(env, server))
     env.run()
-    return server.replay(closed)
 
 
 def _serve(env: simpy.Environment, server: Server) -> Generator[simpy.Event]:

@@ -21,6 +21,8 @@ class Scenario:
     figures: Figures = field(default_factory=Figures)
     detailed: Path | None = None
     """Folder for one file a point with everything that happened to every request."""
+    stream: bool = False
+    """Whether to keep sums alone, so that memory does not grow with the number of requests."""
     groups: Groups = field(default_factory=lambda: Groups((), ()))
     drawn: Drawn = field(default_factory=Drawn)
 

@@ -12,12 +12,21 @@ from recguide.sim.memory import Limits, Prompt, with_lookahead
 from recguide.sim.rounds import Ints
 from recguide.sim.running import Running
 from recguide.sim.steps import Method, Work
+from recguide.sim.stream import Stream
 
 
 class Server:
     """Serves what the clients send; ``start`` and ``finish`` take turns, a step between them."""
 
-    def __init__(self, costs: CostModel, method: Method, running: Running, clients: Clients, limits: Limits) -> None:
+    def __init__(
+        self,
+        costs: CostModel,
+        method: Method,
+        running: Running,
+        clients: Clients,
+        limits: Limits,
+        log: Stream | None = None,
+    ) -> None:
         self.costs, self.method, self.running, self.clients, self.limits = costs, method, running, clients, limits
         self.waiting: deque[Prompt] = deque()
         """In order of service: the admitted ones first."""
@@ -26,7 +35,7 @@ class Server:
         self.prefilled = False
         """Whether the last step was a prefill."""
         self.preemptions = self.recomputed_tokens = 0
-        self.log = Log()
+        self.log: Log | Stream = log or Log()
 
     @property
     def has_work(self) -> bool:
@@ -54,7 +63,7 @@ class Server:
         self.parts = [] if yields or not self.waiting else self._take()
         work = self._prefill(now) if self.parts else self._round()
         step = Step(now, in_flight, *work)
-        self.log.steps.append(step)
+        self.log.add_step(step)
         return step
 
     def finish(self, step: Step, now: float) -> None:
@@ -65,13 +74,16 @@ class Server:
         if self.prefilled:
             self._end_prefill(now)
         else:
-            tokens, sizes = self.method.finish(running, len(log.steps))
+            tokens, sizes = self.method.finish(running, log.num_steps)
             rows, ids = self.method.rows, running.ids
-            log.emit(ids if rows is None else [ids[row] for row in rows.tolist()], tokens, sizes)
+            log.emit(ids if rows is None else [ids[row] for row in rows.tolist()], tokens, sizes, now)
+            if self.method.outcomes and isinstance(log, Stream):
+                self.method.outcomes.clear()
         finished = running.leave()
         if finished:
             for sent in finished:
-                log.finished_s[sent] = now
+                log.finish(sent, now)
+                running.going_on.pop(sent, None)
             self.receive(now, now)
 
     def _take(self) -> list[tuple[Prompt, int]]:
@@ -113,10 +125,9 @@ class Server:
         tokens = sum(part for _, part in self.parts)
         context = sum(prompt.done for prompt, _ in self.parts)
         for prompt, _ in self.parts:
-            if np.isnan(self.log.started_s[prompt.sent]):
-                self.log.started_s[prompt.sent] = now
+            self.log.start(prompt.sent, now)
         if self.limits.kv_pages is not None:
-            self.log.kv_pages.append(self._set_aside() + self._held())
+            self.log.add_pages(self._set_aside() + self._held())
         curve = self.costs.curve(PREFILL, 1, tokens)
         outside = not curve.covers(context)
         return Work(curve(context), PREFILL_STEP, len(self.parts), tokens, context, 0, 0, outside)
@@ -128,16 +139,14 @@ class Server:
             if prompt.done == prompt.tokens:
                 ended.append(prompt)
                 self.waiting.popleft()
-                if np.isnan(self.log.first_token_s[prompt.sent]):
-                    self.log.first_token_s[prompt.sent] = now
         ids = [prompt.sent for prompt in ended]
-        self.log.emit(ids, [1] * len(ids), [PREFILL_STEP] * len(ids))
+        self.log.emit(ids, [1] * len(ids), [PREFILL_STEP] * len(ids), now)
         if ids:
             self.running.join(ids, [column for prompt in ended if (column := prompt.column) is not None], self._now)
 
     @property
     def _now(self) -> int:
-        return len(self.log.steps)
+        return self.log.num_steps
 
     def _round(self) -> Work:
         work = self.method.start(self.running, self._now)
@@ -147,7 +156,7 @@ class Server:
             tokens = with_lookahead(self.running.cached_each, self.method.rows, work.block_size)
             pages = self._set_aside() + self.limits.pages_of(tokens)
             if pages <= self.limits.kv_pages:
-                self.log.kv_pages.append(pages)
+                self.log.add_pages(pages)
                 return work
             self._preempt()
             work = self.method.start(self.running, self._now)
@@ -169,6 +178,8 @@ class Server:
 
     def replay(self, closed: bool) -> Replay:
         """What happened."""
+        if isinstance(self.log, Stream):
+            raise TypeError("a stream keeps no replay")
         known: dict[str, Any] = self.log.arrays()
         limit = self.clients.limit
         return Replay(

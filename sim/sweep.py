@@ -2,21 +2,24 @@
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from itertools import islice
 from typing import TYPE_CHECKING
 
 import joblib
 import numpy as np
 import pyarrow as pa
 
+from recguide.sim.arrivals import Clients
 from recguide.sim.backends import running_on
 from recguide.sim.batching import batching_named
 from recguide.sim.bound import bound_tokens_per_s, headroom
 from recguide.sim.catalogue import make_policy, rounds_for
 from recguide.sim.costs import CostModel
 from recguide.sim.detailed import write_detailed
+from recguide.sim.loads import Drawn
 from recguide.sim.log import Replay
 from recguide.sim.metrics import metrics_of
-from recguide.sim.replay import serve
+from recguide.sim.replay import serve, stream
 from recguide.sim.rounds import Rounds
 from recguide.sim.scenario import Scenario, counts_of
 from recguide.sim.served import served_of
@@ -60,11 +63,12 @@ def sweep(
     names = list(dict.fromkeys([BASELINE, *policies]))
     for name in names:
         make_policy(name, rounds, costs)
-    order = serving_order(len(trace.requests), num_prompts, seed)
-    scenario = (scenario or Scenario()).checked(rounds, trace, order)
+    scenario = scenario or Scenario()
+    order = [] if scenario.load.workload else serving_order(len(trace.requests), num_prompts, seed)
+    scenario = scenario.checked(rounds, trace, order)
     # the longest runs first, so that no process is left with one at the end
     grid = [(name, concurrency) for concurrency in sorted(set(concurrencies)) for name in names]
-    held = {key: store.load(*key) for key in grid} if store and not scenario.detailed else {}
+    held = {key: store.load(*key) for key in grid} if store and not (scenario.detailed or scenario.stream) else {}
     found = {key: point for key, point in held.items() if point is not None}
     todo = [key for key in grid if key not in found]
     run = joblib.delayed(_point)
@@ -74,7 +78,7 @@ def sweep(
         )
         for key, (point, served) in zip(todo, results, strict=True):
             found[key] = point
-            if store:
+            if store and served is not None:
                 store.save(*key, point, served)
             done()
     points = [found[key] for key in sorted(grid, key=lambda key: (names.index(key[0]), key[1]))]
@@ -103,9 +107,11 @@ def _derived(point: Point, points: Sequence[Point], bounds: Mapping[int, float])
 
 def _point(
     rounds: Rounds, costs: CostModel, name: str, concurrency: int, batching: str, scenario: Scenario
-) -> tuple[Point, pa.Table]:
+) -> tuple[Point, pa.Table | None]:
     # joblib hands large arrays over as memory maps, which are slow to index
     rounds = rounds.in_memory()
+    if scenario.stream:
+        return {"policy": name, **_streamed(rounds, costs, name, concurrency, batching, scenario)}, None
     run = run_of(rounds, costs, name, concurrency, batching, scenario)
     figures = {**metrics_of(run, rounds, scenario.figures), **counts_of(scenario)}
     if scenario.detailed:
@@ -126,6 +132,27 @@ def run_of(rounds: Rounds, costs: CostModel, name: str, concurrency: int, batchi
         resized=load.resized,
         closed=load.closed,
     )
+
+
+def _streamed(
+    rounds: Rounds, costs: CostModel, name: str, concurrency: int, batching: str, scenario: Scenario
+) -> Point:
+    load, policy = scenario.load, make_policy(name, rounds, costs)
+    # a run of one request says which figures there are: those that a stream cannot have are null
+    first = Clients(islice(load.arrivals(rounds, scenario.groups, Drawn()), 1), None)
+    one = serve(rounds, costs, policy, first, batching=batching_named(batching), resized=load.resized)
+    names = dict.fromkeys(metrics_of(one, rounds, scenario.figures))
+    figures = stream(
+        rounds,
+        costs,
+        make_policy(name, rounds, costs),
+        load.clients(rounds, scenario.groups, concurrency or None),
+        scenario.figures,
+        batching=batching_named(batching),
+        limits=scenario.limits,
+        closed=load.closed,
+    )
+    return {**names, "max_concurrency": concurrency or None, **figures, **counts_of(scenario)}
 
 
 def serving_order(num_recorded: int, num_prompts: int | None, seed: int) -> list[int]:
