@@ -74,14 +74,24 @@ class Informed:
 BlockPolicy = Callable[[Outcomes], int | Ints]
 
 
-def ar(seen: Outcomes) -> int:
-    """No drafts: every forward emits one token a request."""
-    return AR
+@dataclass(frozen=True, slots=True)
+class Fixed:
+    """One block size for every request at all times."""
+
+    block_size: int
+
+    def __call__(self, seen: Outcomes) -> int:
+        """The block size."""
+        return self.block_size
 
 
-def fixed(block_size: int) -> BlockPolicy:
+ar = Fixed(AR)
+"""No drafts: every forward emits one token a request."""
+
+
+def fixed(block_size: int) -> Fixed:
     """Every request drafts a block of this size, as vanilla self-speculation does."""
-    return lambda seen: block_size
+    return Fixed(block_size)
 
 
 RECIPE = ((4, 32), (32, 16), (None, 8))
