@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from recguide.sim.history import Floats, Signal
-from recguide.sim.policies import Informed, Outcomes
+from recguide.sim.policies import Outcomes
 from recguide.sim.rounds import Ints
 from recguide.traces.files import replacing
 
@@ -64,29 +64,50 @@ def certainty(entropy: Floats, entropy_before: Floats) -> Floats:
     return np.where(np.isnan(entropy_before), -entropy, two)
 
 
-def adaptive(fitted: Adaptive, strata: bool = True) -> Informed:
-    """The block size with the most expected tokens, less what its time is worth, for every request.
+@dataclass(frozen=True, slots=True, eq=False)
+class Equation3:
+    """The block size with the most expected tokens, less what its time is worth, for every request: a block policy."""
 
-    Ties go to the smaller block. Without ``strata`` it ignores z, and looks at s alone.
-    """
-    tables = [_decisions(fitted, load, strata) for load in fitted.loads]
-    loads = np.log([load.concurrency for load in fitted.loads])
-    cold = [load.cold_start for load in fitted.loads]
-    edges = np.array(fitted.edges)
-    # of every block size, not fully and fully accepted; what is no candidate has the stratum of all
+    signal: Signal
+    log_loads: Floats
+    """[loads] Logarithms of the concurrencies."""
+    cold_start: Ints
+    """[loads]"""
+    edges: Floats
+    tables: Ints
+    """[loads, strata, bins] Block sizes, the stratum of all rounds first."""
+    place: Ints
+    """[block size, fully accepted] The stratum; what is no candidate has that of all rounds."""
+
+    def load_of(self, running: int) -> int:
+        """Which of the loads is nearest in ratio."""
+        return int(np.abs(self.log_loads - math.log(running)).argmin())
+
+    def __call__(self, seen: Outcomes) -> Ints:
+        """The block sizes of the running requests."""
+        if seen.entropy is None or seen.entropy_before is None:
+            raise ValueError("the adaptive policy looks at entropies, and nobody keeps them")
+        nearest = self.load_of(seen.running)
+        s = certainty(seen.entropy, seen.entropy_before)
+        where = self.place[seen.block_size, (seen.accept_len == seen.block_size).astype(np.int64)]
+        chosen = self.tables[nearest][where, np.searchsorted(self.edges, s, side="right")]
+        sizes: Ints = np.where(np.isnan(s), self.cold_start[nearest], chosen)
+        return sizes
+
+
+def adaptive(fitted: Adaptive, strata: bool = True) -> Equation3:
+    """The policy of fitted tables; ties go to the smaller block, and without ``strata`` z is ignored."""
     place = np.zeros((64, 2), np.int64)
     for i, size in enumerate(fitted.candidates):
         place[size] = (2 * i + 1, 2 * i + 2) if strata else 0
-
-    def choose(seen: Outcomes) -> Ints:
-        if seen.entropy is None or seen.entropy_before is None:
-            raise ValueError("the adaptive policy looks at entropies, and nobody keeps them")
-        nearest = int(np.abs(loads - math.log(seen.running)).argmin())
-        s = certainty(seen.entropy, seen.entropy_before)
-        where = place[seen.block_size, (seen.accept_len == seen.block_size).astype(np.int64)]
-        return np.where(np.isnan(s), cold[nearest], tables[nearest][where, np.searchsorted(edges, s, side="right")])
-
-    return Informed(choose, fitted.signal)
+    return Equation3(
+        fitted.signal,
+        np.log([load.concurrency for load in fitted.loads]),
+        np.array([load.cold_start for load in fitted.loads]),
+        np.array(fitted.edges),
+        np.array([_decisions(fitted, load, strata) for load in fitted.loads]),
+        place,
+    )
 
 
 def _decisions(fitted: Adaptive, load: Load, strata: bool) -> Ints:

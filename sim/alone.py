@@ -4,16 +4,19 @@ With one request in flight nothing waits for anything, so a request's rounds fol
 and all times from a running sum. It stands in for the event loop where the policy's choices depend on positions alone.
 """
 
-from collections.abc import Callable, Iterable, Sequence
+from bisect import bisect_right
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
+from recguide.sim.adaptive import Equation3
 from recguide.sim.arrivals import Arrival
 from recguide.sim.bound import over
 from recguide.sim.costs import PREFILL, CostModel
 from recguide.sim.curves import Curve
-from recguide.sim.history import Floats
+from recguide.sim.history import Floats, Signal
 from recguide.sim.log import PREFILL_STEP, Replay, Step
 from recguide.sim.methods import Policy
 from recguide.sim.oneforward import OneForward
@@ -45,7 +48,7 @@ class Walked:
 
 def follows_positions(policy: Policy, method: Method) -> bool:
     """Whether what a request does follows from where it stands."""
-    return isinstance(policy, Fixed) or isinstance(method, OneForward)
+    return isinstance(policy, Fixed | Equation3) or isinstance(method, OneForward)
 
 
 def replay_alone(
@@ -57,42 +60,98 @@ def replay_alone(
         steps, curves = _one_forward(rounds, method, order), _one_forward_curves(costs, method)
     elif isinstance(policy, Fixed):
         rounds.check(policy.block_size)
-        steps, curves = _linear(rounds, policy.block_size, order), _linear_curves(costs)
+        steps, curves = _linear(rounds, order, _fixed(rounds, policy.block_size, order)), _linear_curves(costs)
+    elif isinstance(policy, Equation3):
+        steps, curves = _linear(rounds, order, _adaptive(rounds, policy, order)), _linear_curves(costs)
     else:
         raise TypeError(f"{policy}: its choices do not follow from positions alone")
     seconds, outside = _timed(steps, curves)
     return _replay(rounds, order, steps, seconds, outside, isinstance(method, OneForward))
 
 
-def _linear(rounds: Rounds, size: int, order: Ints) -> Walked:
+Chain = list[tuple[int, int]]
+"""Row and block size of each round of a request, behind the row and ``PREFILL_STEP`` of its prefill."""
+
+
+def _linear(rounds: Rounds, order: Ints, chains: Sequence[Chain]) -> Walked:
+    pairs, request, kind = _joined(chains)
+    at, size = pairs.T
+    prompt = kind == PREFILL_STEP
+    emitted = np.ones(len(at), np.int64)
+    for one in set(size.tolist()) - {PREFILL_STEP}:
+        emitted[size == one] = rounds.emitted[one][at[size == one]]
+    tokens = np.where(prompt, rounds.prompt_tokens[order[request]], size)
+    context = np.where(prompt, 0, places(rounds)[2][at])
+    return Walked(request, kind, context, size, tokens, np.where(size > AR, size, 0), emitted, np.zeros_like(at))
+
+
+def _fixed(rounds: Rounds, size: int, order: Ints) -> list[Chain]:
     block = np.full(len(rounds.finished), size)
     if rounds.largest is not None:
         block = np.minimum(block, rounds.largest)
     emitted = np.zeros(len(block), np.int64)
     for one in set(block.tolist()):
         emitted[block == one] = rounds.emitted[one][block == one]
+    sizes: list[int] = block.tolist()
     following: list[int] = (np.arange(len(block)) + emitted).tolist()
-    chains = [_chain(following, rounds, row) for row in order.tolist()]
-    at, request, kind = _joined(chains)
-    size_of = np.where(kind == PREFILL_STEP, PREFILL_STEP, block[at])
-    tokens = np.where(kind == PREFILL_STEP, rounds.prompt_tokens[order[request]], size_of)
-    drafted = np.where(size_of > AR, size_of, 0)
-    given = np.where(kind == PREFILL_STEP, 1, emitted[at])
-    context = np.where(kind == PREFILL_STEP, 0, places(rounds)[2][at])
-    return Walked(request, kind, context, size_of, tokens, drafted, given, np.zeros_like(at))
+    return [_fixed_chain(following, sizes, *ends) for ends in _ends(rounds, order)]
 
 
-def _chain(following: Sequence[int], rounds: Rounds, row: int) -> list[int]:
-    """Rows of a request's rounds, the row of its prefill first."""
-    at = int(rounds.first[row]) + 1
-    end, found = at - 1 + int(rounds.output_tokens[row]), [at - 1]
+def _fixed_chain(following: Sequence[int], sizes: Sequence[int], at: int, end: int) -> Chain:
+    found = [(at - 1, PREFILL_STEP)]
     while at < end:
-        found.append(at)
+        found.append((at, sizes[at]))
         at = following[at]
     return found
 
 
-def _joined(chains: Sequence[Sequence[int]]) -> tuple[Ints, Ints, Ints]:
+def _ends(rounds: Rounds, order: Ints) -> list[tuple[int, int]]:
+    """Row of the first round of each request, and the row behind its last token."""
+    first, output = rounds.first[order], rounds.output_tokens[order]
+    return list(zip((first + 1).tolist(), (first + output).tolist(), strict=True))
+
+
+def _adaptive(rounds: Rounds, policy: Equation3, order: Ints) -> list[Chain]:
+    sums: list[float] = np.concatenate([[0.0], np.cumsum(rounds.entropy)]).tolist()
+    emitted = {size: lens.tolist() for size, lens in rounds.emitted.items()}
+    largest: list[int] | None = None if rounds.largest is None else rounds.largest.tolist()
+    load = policy.load_of(1)
+    tables: tuple[Any, ...] = (policy.tables[load].tolist(), policy.edges.tolist(), policy.place.tolist())
+    start = int(policy.cold_start[load])
+    return [
+        _adaptive_chain(sums, emitted, largest, policy.signal, tables, start, *ends) for ends in _ends(rounds, order)
+    ]
+
+
+def _adaptive_chain(
+    sums: Sequence[float],
+    emitted: Mapping[int, Sequence[int]],
+    largest: Sequence[int] | None,
+    signal: Signal,
+    tables: tuple[Any, ...],
+    size: int,
+    at: int,
+    end: int,
+) -> Chain:
+    """``Equation3`` for one request, number by number: the same arithmetic in the same order."""
+    table, edges, place = tables
+    head, full_less = signal.head or 64, not signal.bonus
+    found = [(at - 1, PREFILL_STEP)]
+    before = entropy = None
+    while at < end:
+        if largest is not None:
+            size = min(size, largest[at])
+        found.append((at, size))
+        tokens = emitted[size][at]
+        count = min(tokens - (full_less and tokens == size and tokens > 1), head)
+        before, entropy = entropy, (sums[at + count] - sums[at]) / count
+        s = -entropy if before is None else -(entropy + before) / 2
+        at += tokens
+        size = table[place[size][tokens == size]][bisect_right(edges, s)]
+    return found
+
+
+def _joined(chains: Sequence[Sequence[int] | Chain]) -> tuple[Ints, Ints, Ints]:
     """Entry, number of the request, and kind of every step."""
     counts = np.array([len(chain) for chain in chains])
     entry = np.array([entry for chain in chains for entry in chain], np.int64)

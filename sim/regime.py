@@ -4,12 +4,12 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from recguide.sim.adaptive import Equation3
 from recguide.sim.costs import CostModel
 from recguide.sim.drafts import Key
 from recguide.sim.history import Signal
 from recguide.sim.oneforward import OneForward
 from recguide.sim.overlap import Outcome, Overlap, overlap_tables
-from recguide.sim.policies import Informed
 from recguide.sim.rounds import AR, Ints, Rounds
 from recguide.sim.running import Running
 from recguide.sim.steps import Linear, Work
@@ -26,7 +26,7 @@ class Regime:
     """Which way runs at which load."""
 
     overlap: Overlap
-    above: Informed
+    above: Equation3
     switch: int
     """Requests running at the step, up to which it is overlap."""
 

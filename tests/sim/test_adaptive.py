@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from strategies import random_trace
 
-from recguide.sim.adaptive import ALL, Adaptive, adaptive, certainty, read_policy, write_policy
+from recguide.sim.adaptive import ALL, Adaptive, Equation3, adaptive, certainty, read_policy, write_policy
 from recguide.sim.catalogue import make_policy
 from recguide.sim.costs import linear_costs
 from recguide.sim.fitting import calibrate, fit_in_sample, price
@@ -112,8 +112,8 @@ def test_a_policy_file_comes_back_as_it_was(tmp_path: Path) -> None:
     write_policy(FITTED, tmp_path / "policy.json")
     assert read_policy(tmp_path / "policy.json") == FITTED
     name = f"adaptive:{tmp_path}/policy.json"
-    assert isinstance(make_policy(name, rounds_of(TRACE), COSTS), Informed)
-    assert isinstance(make_policy(name.replace("adaptive", "adaptive-s"), rounds_of(TRACE), COSTS), Informed)
+    assert isinstance(make_policy(name, rounds_of(TRACE), COSTS), Equation3)
+    assert isinstance(make_policy(name.replace("adaptive", "adaptive-s"), rounds_of(TRACE), COSTS), Equation3)
 
 
 def spoiled(path: Path, field: str, value: object) -> Path:
