@@ -86,11 +86,16 @@ class Linear:
         tokens = running.advance(self._sizes, self.rows, step)
         sizes = [self._sizes] * len(tokens) if isinstance(self._sizes, int) else self._sizes.tolist()
         if running.history is not None:
-            for size, emitted in zip(sizes, tokens, strict=True):
-                tally = running.tallies.setdefault(size, Tally())
-                tally.rounds, tally.tokens = tally.rounds + 1, tally.tokens + emitted
-                tally.seconds += self._share_s
+            self._count(running.tallies, tokens)
         return tokens, sizes
+
+    def _count(self, tallies: dict[int, Tally], tokens: list[int]) -> None:
+        sizes = self._sizes
+        parts = [(sizes, tokens)] if isinstance(sizes, int) else zip(sizes.tolist(), ([n] for n in tokens), strict=True)
+        for size, emitted in parts:
+            tally = tallies.setdefault(size, Tally())
+            tally.rounds, tally.tokens = tally.rounds + len(emitted), tally.tokens + sum(emitted)
+            tally.seconds += len(emitted) * self._share_s
 
     def _plan(self, running: Running, step: int) -> int | Ints:
         """The block size of the next round, or one for each of its requests; their places go to ``rows``."""
