@@ -86,7 +86,8 @@ def _guessed(points: Sequence[Point]) -> list[Finding]:
     worst = max(mostly, key=lambda point: float(point["extrapolated_share"] or 0))
     text = (
         f"{len(mostly)} of {len(points)} points spend more than {MOSTLY:.0%} of their time outside the profiled grid: "
-        f"do not trust them (the most: {worst['policy']} at {worst['max_concurrency']}, {worst['extrapolated_share']:.0%})"
+        f"do not trust them (the most: {worst['policy']} at {worst['max_concurrency']}, "
+        f"{worst['extrapolated_share']:.0%})"
     )
     return [Finding(text, refuses=2 * len(mostly) > len(points))]
 

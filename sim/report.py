@@ -41,7 +41,7 @@ table{border-collapse:collapse;font-size:13px;display:block;overflow-x:auto}
 th,td{border-bottom:1px solid #ddd;padding:3px 9px;text-align:right}th:first-child,td:first-child{text-align:left}
 td.differs{background:#fdd}.warning{background:#fff3cd;border-left:4px solid #d39e00;padding:6px 12px;margin:6px 0}
 .cross{background:#fdd;border-left:4px solid #c00;padding:6px 12px;font-weight:bold}
-.origin td{text-align:left;max-width:420px;overflow-wrap:anywhere}"""
+.origin td,.origin th{text-align:left;max-width:420px;overflow-wrap:anywhere}"""
 SCRIPT = """const figures = JSON.parse(document.getElementById("figures").textContent);
 const drawn = Object.entries(figures).map(([id, figure]) =>
   Plotly.newPlot(id, figure.data, figure.layout, {responsive: true, displaylogo: false}));
@@ -157,7 +157,16 @@ def _percent(value: object) -> str:
 
 def points_table(points: Sequence[Point]) -> str:
     """The figures of the terminal's table."""
-    names = ("speedup", "accept_length", "tpf", "mean_ttft_ms", "mean_tpot_ms", "p99_tpot_ms", "mean_e2el_ms")
+    names = (
+        "speedup",
+        "headroom_share",
+        "accept_length",
+        "tpf",
+        "mean_ttft_ms",
+        "mean_tpot_ms",
+        "p99_tpot_ms",
+        "mean_e2el_ms",
+    )
     rows = []
     for point in points:
         mine, all_of = frontier(point)

@@ -70,4 +70,5 @@ def _columns(points: Sequence[Point]) -> dict[str, list[str]]:
 
 
 def _number(value: object, digits: int, scale: float = 1) -> str:
-    return f"{scale * float(str(value)):.{digits}f}" if value is not None else "-"
+    # adding 0 turns minus 0 into 0
+    return f"{round(scale * float(str(value)), digits) + 0.0:.{digits}f}" if value is not None else "-"

@@ -4,10 +4,12 @@ import sys
 from pathlib import Path
 
 import profiles
+import pyarrow.parquet as pq
 import pytest
 from strategies import random_trace
 
 from recguide.sim.cli import main
+from recguide.sim.results import as_json
 from recguide.traces.files import write_trace
 
 
@@ -84,6 +86,16 @@ def test_json_is_strict_even_where_figures_are_missing(run: Run, tmp_path: Path)
     document = json.loads((tmp_path / "out" / "results.json").read_text(), parse_constant=refuse)
     assert document["points"][0]["accept_length"] is None
     assert document["points"][0]["steady_output_throughput"] is None
+
+
+def test_json_and_parquet_hold_the_same_points_and_both_come_back_whole(run: Run, tmp_path: Path) -> None:
+    assert run("--policy", "oracle", "--policy", "overlap", "--max-concurrency", "2,100", "--output-dir", "out")[0] == 0
+    written = (tmp_path / "out" / "results.json").read_text()
+    document = json.loads(written)
+    assert as_json(document) == written
+    assert pq.read_table(tmp_path / "out" / "results.parquet").to_pylist() == document["points"]
+    with pytest.raises(ValueError, match="not JSON compliant"):
+        as_json({"tpf": float("nan")})
 
 
 def test_prompts_and_datasets_can_be_chosen(run: Run, tmp_path: Path) -> None:

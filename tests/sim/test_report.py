@@ -14,8 +14,8 @@ from strategies import random_trace
 from recguide.sim.charts import Figure
 from recguide.traces.files import write_trace
 
-IDS = ["frontier", "throughput", "tpot", "shares", "ttft_ms", "tpot_ms", "e2el_ms", "costs"]
-POLICIES = ("--policy", "fixed:8", "--policy", "oracle")
+IDS = ["frontier", "throughput", "tpot", "shares", "outcomes", "ttft_ms", "tpot_ms", "e2el_ms", "costs"]
+POLICIES = ("--policy", "fixed:8", "--policy", "oracle", "--policy", "overlap")
 
 
 @pytest.fixture(scope="module")
@@ -82,8 +82,18 @@ def test_the_page_loads_nothing_from_elsewhere(recguide: Recguide, inputs: Path,
 
 def test_ar_and_all_concurrencies_are_on_the_frontier(recguide: Recguide, inputs: Path, tmp_path: Path) -> None:
     traces = figures_in(swept(recguide, inputs, tmp_path / "out"))["frontier"]["data"]
-    assert [trace["name"] for trace in traces[:3]] == ["ar", "fixed:8", "oracle"]
-    assert all(trace["text"] == ["C=1", "C=2", "C=200"] for trace in traces[:3])
+    assert [trace["name"] for trace in traces] == ["ar", "fixed:8", "oracle", "overlap", "beaten by no other point"]
+    assert all(trace["text"] == ["C=1", "C=2", "C=200"] for trace in traces[:4])
+
+
+def test_branch_outcomes_are_those_of_policies_with_branches(recguide: Recguide, inputs: Path, tmp_path: Path) -> None:
+    figure = figures_in(swept(recguide, inputs, tmp_path / "out"))["outcomes"]
+    ready, used, _, _, none = figure["data"]
+    assert ready["x"] == [["overlap"] * 3, ["C=1", "C=2", "C=200"]]
+    assert all(0 < fewer <= more < 100 for fewer, more in zip(used["y"], ready["y"], strict=True))
+    points = json.loads((tmp_path / "out" / "results.json").read_text())["points"]
+    shares = [point["no_hit"] for point in points if point["policy"] == "overlap"]
+    assert none["y"] == pytest.approx([100 * share for share in shares])
 
 
 def test_costs_beyond_the_profiled_requests_are_dotted_and_shaded(
