@@ -34,6 +34,11 @@ def concurrency_of(point: Point) -> int:
     return int(point["max_concurrency"] or 0)
 
 
+def level_of(concurrency: int) -> str:
+    """A concurrency in words."""
+    return f"C={concurrency}" if concurrency else "no limit"
+
+
 def frontier_figure(points: Sequence[Point], label: str) -> Figure:
     """Aggregate against per-request tokens/s (paper, Figure 5); what nothing beats wears a ring."""
     traces = [_frontier_line(points, name) for name in policies_of(points)]
@@ -47,7 +52,7 @@ def frontier_figure(points: Sequence[Point], label: str) -> Figure:
 def _frontier_line(points: Sequence[Point], name: str) -> Figure:
     mine = [point for point in points if point["policy"] == name]
     line: Figure = _series(name, [frontier(point) for point in mine], _markers(points, name))
-    text = [f"C={concurrency_of(point)}" for point in mine]
+    text = [level_of(concurrency_of(point)) for point in mine]
     hover = "%{text}<br>%{x:,.0f} tokens/s per request<br>%{y:,.0f} tokens/s of all"
     looks: Figure = {"textposition": "top right", "textfont": {"size": 10}, "hovertemplate": hover}
     return {**line, "mode": "lines+markers+text", "text": text, "line": _line(points, name), **looks}
@@ -68,7 +73,7 @@ def load_figure(points: Sequence[Point], label: str, metric: str, title: str, un
 def shares_figure(points: Sequence[Point], label: str) -> Figure:
     """The shares of block sizes among the rounds of requests (paper, Table 4), policy by policy and C by C."""
     mixed = mixed_points(points)
-    where = [[str(point["policy"]) for point in mixed], [f"C={concurrency_of(point)}" for point in mixed]]
+    where = [[str(point["policy"]) for point in mixed], [level_of(concurrency_of(point)) for point in mixed]]
     traces: list[Figure] = [
         {"type": "bar", "name": _block(key), "x": where, "y": [100 * float(point[key] or 0) for point in mixed]}
         for key in share_keys(points)
@@ -112,7 +117,7 @@ def distribution_figure(quantiles: Quantiles, points: Sequence[Point], label: st
     owners = [level for level in levels for name in policies_of(points) if quantiles.get((name, level), {}).get(metric)]
     figure = _figure(traces, label, LATENCIES[metric], "ms", "% of requests", log="x")
     buttons = [
-        {"label": f"C={level}", "method": "restyle", "args": ["visible", [owner == level for owner in owners]]}
+        {"label": level_of(level), "method": "restyle", "args": ["visible", [owner == level for owner in owners]]}
         for level in levels
     ]
     menu = {"buttons": buttons, "active": len(levels) - 1, "x": 1.0, "xanchor": "right", "y": 1.14}
@@ -129,7 +134,7 @@ def _cdf(values: Sequence[float], name: str) -> Figure:
 def outcomes_figure(points: Sequence[Point], label: str, keys: Mapping[str, str]) -> Figure:
     """How often each kind of branch was ready and used (paper, Table 3), in % of all rounds."""
     mine = [point for point in points if any(point.get(key) is not None for key in keys)]
-    where = [[str(point["policy"]) for point in mine], [f"C={concurrency_of(point)}" for point in mine]]
+    where = [[str(point["policy"]) for point in mine], [level_of(concurrency_of(point)) for point in mine]]
     traces = [
         {"type": "bar", "name": name, "x": where, "y": [100 * float(point.get(key) or 0) for point in mine]}
         for key, name in keys.items()

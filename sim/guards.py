@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 from recguide.sim.costs import DECODE, ROUND, CostModel, Profile
 from recguide.sim.curves import Curve
-from recguide.sim.sweep import Point
+from recguide.sim.sweep import Point, place_of
 from recguide.traces.dense import DenseTrace
 
 FLAT = 1.05
@@ -86,8 +86,7 @@ def _guessed(points: Sequence[Point]) -> list[Finding]:
     worst = max(mostly, key=lambda point: float(point["extrapolated_share"] or 0))
     text = (
         f"{len(mostly)} of {len(points)} points spend more than {MOSTLY:.0%} of their time outside the profiled grid: "
-        f"do not trust them (the most: {worst['policy']} at {worst['max_concurrency']}, "
-        f"{worst['extrapolated_share']:.0%})"
+        f"do not trust them (the most: {place_of(worst)}, {worst['extrapolated_share']:.0%})"
     )
     return [Finding(text, refuses=2 * len(mostly) > len(points))]
 
@@ -101,7 +100,7 @@ def _impossible(point: Point, costs: CostModel, block_sizes: Sequence[int]) -> l
         return []
     return [
         Finding(
-            f"{point['policy']} at {point['max_concurrency']}: {tokens / duration:,.0f} tokens/s are impossible: if "
+            f"{place_of(point)}: {tokens / duration:,.0f} tokens/s are impossible: if "
             f"every draft were accepted, {most} requests would make {limit:,.0f}"
         )
     ]

@@ -37,6 +37,7 @@ def recommend(
     from recguide.sim.recommendation import as_policy, as_sglang, as_vllm, tiers_of
     from recguide.sim.results import as_json
     from recguide.sim.slo import best_of, closest_of, read_sweep, verdicts
+    from recguide.sim.sweep import place_of
     from recguide.traces.files import replacing
 
     levels = _named(parse_goodput, slo or [])
@@ -50,8 +51,8 @@ def recommend(
     if best is None:
         near = closest_of(found)
         raise ValueError(
-            f"no policy keeps {_said(levels)} for {attainment:.0%} of the requests; the closest: {near.policy} at "
-            f"{near.concurrency}, {near.attainment:.1%}"
+            f"no policy keeps {_said(levels)} for {attainment:.0%} of the requests; the closest: "
+            f"{place_of(near.point)}, {near.attainment:.1%}"
         )
     tiers = tiers_of(found, attainment)
     about = {"recommended": _recommended(best), "slo_ms": levels, "attainment": attainment, **_origin(document)}
@@ -133,7 +134,8 @@ def _print(
     console.print(_table(found, best, attainment))
     sizes = _recommended(best)["block_sizes"]
     grid = f", blocks {', '.join(map(str, sizes))}" if sizes else ""
-    console.print(f"best: {best.policy} at {best.concurrency} in flight{grid}", highlight=False)
+    flight = f" at {best.concurrency} in flight" if best.concurrency else ""
+    console.print(f"best: {best.policy}{flight}{grid}", highlight=False)
     ranges = "; ".join(
         f"{tier.low}-{tier.high}: {f'B = {tier.block_size}' if tier.block_size > 1 else 'AR'}" for tier in tiers
     )
@@ -156,5 +158,5 @@ def _table(found: Sequence["Verdict"], best: "Verdict", attainment: float) -> "T
         shown = kept or closest_of(mine)
         style = "bold" if shown is best else "dim" if kept is None else ""
         cells = (f"{shown.tokens_per_s:,.0f}", f"{100 * shown.attainment:.1f}", f"{shown.goodput:,.2f}")
-        table.add_row(name, str(shown.concurrency), *cells, style=style)
+        table.add_row(name, str(shown.concurrency or "-"), *cells, style=style)
     return table

@@ -16,11 +16,15 @@ def tiers_of(found: Sequence[Verdict], attainment: float) -> list[Tier]:
 
     Where none does, the one that keeps them most often. Between two concurrencies the ranges meet at their geometric
     mean; ranges with the same block size are one. The last one ends at the largest concurrency.
+    Without any concurrency, as in an open loop, there is one tier.
     """
-    simple = [verdict for verdict in found if _size(verdict.policy) is not None and verdict.concurrency > 0]
-    levels = sorted({verdict.concurrency for verdict in simple})
-    if not levels:
-        raise ValueError("no point of ar or fixed:B with a concurrency in the sweep, which tiers are made of")
+    simple = [verdict for verdict in found if _size(verdict.policy) is not None]
+    if not simple:
+        raise ValueError("no point of ar or fixed:B in the sweep, which tiers are made of")
+    if not any(verdict.concurrency for verdict in simple):
+        chosen = best_of(simple, attainment) or closest_of(simple)
+        return [Tier(1, int(chosen.point["max_concurrent_requests"] or 1), _size(chosen.policy) or AR)]
+    levels = sorted({verdict.concurrency for verdict in simple if verdict.concurrency})
     ends = [math.isqrt(low * high) for low, high in pairwise(levels)] + [levels[-1]]
     tiers: list[Tier] = []
     for level, end in zip(levels, ends, strict=True):

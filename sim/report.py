@@ -16,6 +16,7 @@ from recguide.sim.charts import (
     cost_figure,
     distribution_figure,
     frontier_figure,
+    level_of,
     load_figure,
     mixed_points,
     outcomes_figure,
@@ -145,7 +146,7 @@ def shares_table(points: Sequence[Point]) -> str:
     """Shares of the block sizes, a row for each policy and concurrency where they vary."""
     keys = share_keys(points)
     rows = [
-        [f"{point['policy']}, C={concurrency_of(point)}", *(_percent(point.get(key)) for key in keys)]
+        [f"{point['policy']}, {level_of(concurrency_of(point))}", *(_percent(point.get(key)) for key in keys)]
         for point in mixed_points(points)
     ]
     return _table(["% of rounds", *(f"B={key.rpartition('_')[2]}" for key in keys)], rows)
@@ -173,7 +174,9 @@ def points_table(points: Sequence[Point]) -> str:
         values = [point.get(name) for name in names]
         cells = ["-" if value is None else f"{float(value):,.2f}" for value in values]
         share = _percent(point["extrapolated_share"])
-        rows.append([str(point["policy"]), str(concurrency_of(point)), f"{all_of:,.0f}", f"{mine:,.0f}", *cells, share])
+        rows.append(
+            [str(point["policy"]), str(concurrency_of(point) or "-"), f"{all_of:,.0f}", f"{mine:,.0f}", *cells, share]
+        )
     return _table(["policy", "C", "tokens/s", "per request", *names, "extrapolated %"], rows)
 
 

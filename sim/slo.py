@@ -79,7 +79,7 @@ def _requests(folder: Path, point: Point) -> pa.Table:
         table = pq.read_table(path)
     except (OSError, pa.ArrowInvalid):
         raise ValueError(
-            f"{path}: missing or cut off; run the sweep again, which computes only what is missing"
+            f"{path}: missing or cut off; run the sweep again, without --stream, which keeps no requests"
         ) from None
     held = json.loads((table.schema.metadata or {}).get(b"recguide", b"{}")).get("point")
     if held != {name: value for name, value in point.items() if name not in DERIVED}:

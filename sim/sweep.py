@@ -171,6 +171,12 @@ def frontier(point: Mapping[str, object]) -> tuple[float, float]:
     return float(str(mine or 0)), float(str(all_of or 0))
 
 
+def place_of(point: Mapping[str, object]) -> str:
+    """Which point it is, in words."""
+    level = point["max_concurrency"]
+    return f"{point['policy']} at {level}" if level else str(point["policy"])
+
+
 def speedup(point: Mapping[str, object], baseline: Mapping[str, object]) -> float | None:
     """Aggregate throughput over the baseline's at the same concurrency."""
     ours, theirs = frontier(point)[1], frontier(baseline)[1]
@@ -211,7 +217,7 @@ def _few_requests(points: Sequence[Point], num_recorded: int) -> list[str]:
 
 
 def _extrapolation(points: Sequence[Point]) -> list[str]:
-    shares = {f"{point['policy']} at {point['max_concurrency']}": point["extrapolated_share"] or 0 for point in points}
+    shares = {place_of(point): point["extrapolated_share"] or 0 for point in points}
     outside = {where: float(share) for where, share in shares.items() if float(share) > 0}
     if not outside:
         return []

@@ -56,6 +56,14 @@ def test_tiers_meet_at_the_geometric_mean_and_equal_ones_are_one() -> None:
     assert tiers_of(found, 0.9) == [Tier(1, 8, 32), Tier(9, 32, 8), Tier(33, 64, 1)]
 
 
+def test_without_a_concurrency_there_is_one_tier() -> None:
+    point = {"policy": "fixed:8", "max_concurrency": None, "max_concurrent_requests": 7}
+    spots = {"steady_output_throughput": None, "output_throughput": 1.0, "output_throughput_per_request": 1.0}
+    assert tiers_of([Verdict({**point, **spots}, 1.0, 1.0)], 0.9) == [Tier(1, 7, 8)]
+    with pytest.raises(ValueError, match="no point of ar or fixed:B"):
+        tiers_of([verdict("recipe", 1, 1)], 0.9)
+
+
 def test_vllm_and_sglang_get_draft_tokens_which_are_a_block_less_its_seed() -> None:
     assert as_vllm(TIERS) == {
         "num_speculative_tokens": 31,
