@@ -209,10 +209,12 @@ def _figure(
 
 
 def _ticks(traces: Sequence[Figure], axis: str) -> Figure:
-    """1, 2, 5, 10, ... as whole numbers, where plotly would leave out the powers of ten."""
+    """1, 2, 5, 10, ... written out, where plotly would leave out the powers of ten; its own marks in narrow ranges."""
     values = [value for trace in traces for value in trace[axis] if value]
     if not values:
         return {}
     low, high = math.floor(math.log10(min(values))), math.ceil(math.log10(max(values)))
     marks = [digit * 10.0**power for power in range(low, high + 1) for digit in (1, 2, 5)]
+    if sum(min(values) <= mark <= max(values) for mark in marks) < 3:
+        return {}
     return {"tickmode": "array", "tickvals": marks, "ticktext": [f"{mark:,.15g}" for mark in marks]}

@@ -96,9 +96,18 @@ def _verdict(point: Point, requests: pa.Table, levels: Mapping[str, float]) -> V
 
 
 def best_of(found: Sequence[Verdict], attainment: float) -> Verdict | None:
-    """The deployable point with the most tokens per second whose requests keep the levels often enough."""
+    """The deployable point with the most tokens per second whose requests keep the levels often enough.
+
+    Where nothing limits the requests in flight, the load decides the tokens per second of all, and those of a request
+    are compared.
+    """
     kept = [verdict for verdict in found if verdict.deployable and verdict.attainment >= attainment]
-    return max(kept, key=lambda verdict: (verdict.tokens_per_s, verdict.goodput), default=None)
+    return max(kept, key=_speed, default=None)
+
+
+def _speed(verdict: Verdict) -> tuple[float, float]:
+    mine, all_of = frontier(verdict.point)
+    return (all_of if verdict.concurrency else 0.0), mine
 
 
 def closest_of(found: Sequence[Verdict]) -> Verdict:

@@ -56,6 +56,14 @@ def test_tiers_meet_at_the_geometric_mean_and_equal_ones_are_one() -> None:
     assert tiers_of(found, 0.9) == [Tier(1, 8, 32), Tier(9, 32, 8), Tier(33, 64, 1)]
 
 
+def test_in_an_open_loop_the_fastest_requests_win() -> None:
+    points = [verdict("ar", 1, 500).point | {"max_concurrency": None}, verdict("fixed:8", 1, 499).point]
+    points[1] = points[1] | {"max_concurrency": None, "steady_output_throughput_per_request": 900.0}
+    best = best_of([Verdict(point, 1.0, 1.0) for point in points], 0.9)
+    assert best is not None
+    assert best.policy == "fixed:8"
+
+
 def test_without_a_concurrency_there_is_one_tier() -> None:
     point = {"policy": "fixed:8", "max_concurrency": None, "max_concurrent_requests": 7}
     spots = {"steady_output_throughput": None, "output_throughput": 1.0, "output_throughput_per_request": 1.0}
