@@ -94,8 +94,10 @@ class Batches:
 
 
 def kept(corpus: Corpus, min_response: int = 8) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """The arrays of a corpus without responses shorter than ``min_response`` tokens."""
+    """The arrays of a corpus without responses shorter than ``min_response`` tokens; ValueError if all of them are."""
     rows = corpus.response_lens >= min_response
+    if not rows.any():
+        raise ValueError(f"corpus: {len(rows)} responses, and none of {min_response} tokens or more")
     return corpus.tokens[rows], corpus.prompt_lens[rows], corpus.response_lens[rows]
 
 

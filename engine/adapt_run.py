@@ -68,6 +68,8 @@ def distil_source(model: str, device: torch.device, source: Source, say: Say) ->
     if source.invent:
         encoded += _invented(loaded.decoder, loaded.tokenizer, source)
     say(f"{len(encoded)} prompts after {time.monotonic() - started:.0f} s")
+    if not encoded:
+        raise ValueError(f"nothing to distil: no prompt of {source.shortest + 1} to {source.max_prompt} tokens")
     # long training texts differ in kind from file to file: any part of them should be a fair sample
     np.random.default_rng(0).shuffle(encoded)
     steps = StepDecoder(loaded.decoder, source.batch, source.max_prompt + source.max_response)

@@ -83,10 +83,17 @@ def read_info(path: Path) -> AdapterInfo:
         raise ValueError(f"{path}: not a readable safetensors file ({error})") from error
     if text is None:
         raise ValueError(f"{path}: no 'recguide_adapter' metadata; found a safetensors file of another kind")
-    fields = json.loads(text)
-    if fields.get("format") != FORMAT:
-        raise ValueError(f"{path}: format {fields.get('format')}, this version reads {FORMAT}")
-    return AdapterInfo(**fields)
+    return _parsed(path, text)
+
+
+def _parsed(path: Path, text: str) -> AdapterInfo:
+    try:
+        fields = json.loads(text)
+        if fields.get("format") != FORMAT:
+            raise ValueError(f"format: found {fields.get('format')!r}, allowed: {FORMAT}")
+        return AdapterInfo(**fields)
+    except (ValueError, TypeError, AttributeError) as error:
+        raise ValueError(f"{path}: recguide_adapter: {error}") from error
 
 
 def file_sha256(path: Path) -> str:

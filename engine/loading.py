@@ -1,5 +1,6 @@
 """A model by name or directory, with its tokenizer, its hash and its adapter: the one way in for every command."""
 
+import copy
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -39,10 +40,17 @@ def load_model(
     Raises ValueError for an unknown name, a malformed directory, or an adapter made for other weights.
     """
     model = _base_model(name, device, dtype, seed)
-    if adapter is None:
-        return model
-    load_adapter(model.decoder, adapter, model.weights_sha256)
-    return LoadedModel(model.decoder, model.tokenizer, model.weights_sha256, file_sha256(adapter))
+    return model if adapter is None else _with_adapter(model, model.decoder, adapter)
+
+
+def adapted(model: LoadedModel, adapter: Path) -> LoadedModel:
+    """A copy of a model with an adapter; both share the tokenizer. Raises as :func:`load_model` does."""
+    return _with_adapter(model, copy.deepcopy(model.decoder), adapter)
+
+
+def _with_adapter(model: LoadedModel, decoder: Decoder, adapter: Path) -> LoadedModel:
+    load_adapter(decoder, adapter, model.weights_sha256)
+    return LoadedModel(decoder, model.tokenizer, model.weights_sha256, file_sha256(adapter))
 
 
 def _base_model(name: str, device: torch.device | str, dtype: torch.dtype, seed: int) -> LoadedModel:

@@ -16,7 +16,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TimeRemaining
 from recguide.engine.adapters import draft_only_decoder, read_info, resolve_adapter
 from recguide.engine.environment import chosen_device, driver_version, engine_commit, gpu_name
 from recguide.engine.groups import Encoded, sizes_for
-from recguide.engine.loading import LoadedModel, load_model
+from recguide.engine.loading import LoadedModel, adapted, load_model
 from recguide.engine.parts import Parts
 from recguide.engine.record import TOO_LONG, Listener, Recorder, record_datasets
 from recguide.engine.record_command import DTYPES, Options
@@ -61,15 +61,16 @@ def _recorder(options: Options, prompt_set: str) -> Recorder:
     torch.set_float32_matmul_precision("highest")
     device, dtype = chosen_device(options.device), getattr(torch, DTYPES[options.dtype])
     adapter = None if options.adapter is None else resolve_adapter(options.adapter)
-    model = load_model(options.model, device, dtype, adapter)
-    if model.tokenizer is None:
-        raise ValueError(f"model {options.model!r}: has no tokenizer, so it cannot read prompts")
     info = None if adapter is None else read_info(adapter)
-    base = load_model(options.model, device, dtype).decoder if info and info.shared_rank else None
+    base = load_model(options.model, device, dtype)
+    if base.tokenizer is None:
+        raise ValueError(f"model {options.model!r}: has no tokenizer, so it cannot read prompts")
+    model = base if adapter is None else adapted(base, adapter)
     # merging draft updates saves a fifth of the work; in bf16 it would round them away
     drafter = draft_only_decoder(model.decoder) if info and info.draft_rank and dtype is torch.float32 else None
     provenance = _provenance(options, model, prompt_set)
-    return Recorder(model, base, provenance, sizes_for(device), options.with_token_ids, drafter)
+    verifier_before = base.decoder if info and info.shared_rank else None
+    return Recorder(model, verifier_before, provenance, sizes_for(device), options.with_token_ids, drafter)
 
 
 def _provenance(options: Options, model: LoadedModel, prompt_set: str) -> Provenance:

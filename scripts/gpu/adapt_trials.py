@@ -1,13 +1,14 @@
 """One adapter trial on one GPU: train for a short time, then measure acceptance on evaluation prompts.
 
 usage: adapt_trials.py MODEL OUT.json CORPUS.npz,... PROMPTS_DIR [key=value of engine.adapt.Recipe ...]
-Prints and writes mean acceptance length per data set at B=16, the per-offset agreement, and the agreement with the base.
+Prints and writes mean acceptance length per dataset at B=16, the agreement by offset, and that with the base.
 """
 
 import json
 import sys
 import time
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
@@ -28,9 +29,12 @@ def say(text: str) -> None:
     print(text, flush=True)
 
 
-def evaluate(model: str, adapter: Path, folder: Path, device: torch.device, per_set: int, max_response: int) -> dict:
+def evaluate(
+    model: str, adapter: Path, folder: Path, device: torch.device, per_set: int, max_response: int
+) -> dict[str, object]:
     started = time.monotonic()
     loaded = load_model(model, device, training_dtype(device), resolve_adapter(str(adapter)))
+    assert loaded.tokenizer is not None
     encoded, groups = [], []
     for name in DATASETS:
         rows = [loaded.tokenizer.encode_chat(text) for text in read_training_prompts(folder / f"{name}.jsonl")]
@@ -55,15 +59,15 @@ def evaluate(model: str, adapter: Path, folder: Path, device: torch.device, per_
 def main() -> None:
     model, out, corpora, folder, *options = sys.argv[1:]
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
-    settings = {key: json.loads(value) for key, value in (option.split("=") for option in options)}
+    settings: dict[str, Any] = {key: json.loads(value) for key, value in (option.split("=") for option in options)}
     per_set, max_response = settings.pop("per_set", 32), settings.pop("max_response", 256)
     texts = [load_corpus(Path(path)) for path in corpora.split(",")]
     adapter = Path(out).with_suffix(".safetensors")
+    trained: dict[str, float | int | str] = {}
     if not adapter.exists():
-        recipe = Recipe(**{key: tuple(v) if isinstance(v, list) else v for key, v in settings.items()})
+        fields: dict[str, Any] = {key: tuple(v) if isinstance(v, list) else v for key, v in settings.items()}
+        recipe = Recipe(**fields)
         trained = train_adapter(model, device, texts, recipe, adapter, " ".join(sys.argv), say)
-    else:
-        trained = {}
     torch._dynamo.reset()
     result = {
         "settings": settings,

@@ -1,4 +1,7 @@
-"""Distil one corpus on one GPU. usage: distil.py MODEL OUT.npz seconds max_prompt max_response batch shortest invent [PROMPTS...]"""
+"""Distil one corpus on one GPU.
+
+usage: distil.py MODEL OUT.npz SECONDS LONGEST_PROMPT LONGEST_RESPONSE TOGETHER SHORTEST_PROMPT INVENT [PROMPTS...]
+"""
 
 import sys
 from pathlib import Path
