@@ -32,11 +32,11 @@ def timeline(
     """Simulate one run, and write what happened when, for https://ui.perfetto.dev or chrome://tracing."""
     # pyarrow and simpy are not needed to print the help of the commands
     from recguide.sim.catalogue import make_policy, rounds_for
-    from recguide.sim.commands import title_of
     from recguide.sim.costs import read_profile, resolve_profile
     from recguide.sim.load_options import limits_of, load_of
     from recguide.sim.scenario import Scenario
     from recguide.sim.sweep import only_datasets, run_of, serving_order
+    from recguide.sim.sweep_run import title_of
     from recguide.sim.timeline import timeline as as_timeline
     from recguide.traces.files import read_traces, replacing
 
