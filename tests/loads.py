@@ -19,7 +19,7 @@ from recguide.sim.rounds import Rounds
 COSTS = linear_costs(1e-3, 2e-5, 1e-7, host_s=1e-4)
 FIXED = ("ar", "fixed:4", "fixed:32", "overlap:B=8", "tidar:B=8")
 """Policies that look neither at the clock nor at how many others run."""
-POLICIES = (*FIXED, "oracle", "scattered")
+POLICIES = (*FIXED, "oracle", "optimum", "window", "goodput", "ragged", "bandit", "scattered")
 
 
 @dataclass(frozen=True)

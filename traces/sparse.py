@@ -108,8 +108,9 @@ def sparse_of(table: pa.Table, document: Mapping[str, Any]) -> SparseTrace:
     kinds: dict[str, type] = {"model": str, "block_size": int, "source": str, "dropped": dict}
     for name, wanted in kinds.items():
         require(isinstance(document.get(name), wanted), name, document.get(name), wanted.__name__)
-    rows = zip(*(table[name].to_pylist() for name in _COLUMNS), strict=True)
-    requests = tuple(SparseRequest(*row[:-1], tuple(row[-1])) for row in rows)
+    lens = [tuple(each) for each in table["accept_lens"].to_pylist()]
+    rows = zip(*(table[name].to_pylist() for name in list(_COLUMNS)[:-1]), lens, strict=True)
+    requests = tuple(SparseRequest(*row) for row in rows)
     trace = SparseTrace(**{name: document[name] for name in kinds}, requests=requests)
     check_sparse(trace)
     return trace

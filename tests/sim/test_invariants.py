@@ -115,7 +115,9 @@ def test_the_gpu_idles_only_while_nothing_is_in_flight(setup: Setup) -> None:
     starts, ends = np.append(run.steps["start_s"], np.inf), np.insert(ends_of(run), 0, 0.0)
     for end, start in zip(ends, starts, strict=True):
         if start > end:
-            assert not ((run.sent_s < min(start, run.finished_s.max())) & (run.finished_s > end)).any()
+            # the clock reaches an arrival by adding what is left until then, which rounds
+            before = min(start, run.finished_s.max()) * (1 - 1e-12)
+            assert not ((run.sent_s < before) & (run.finished_s > end)).any()
 
 
 @few
@@ -154,7 +156,7 @@ def test_requests_in_flight_are_arrivals_per_second_times_seconds_in_flight(setu
 @pytest.mark.parametrize("share", [0.3, 0.6, 0.8])
 def test_one_request_at_a_time_waits_as_long_as_in_an_m_d_1_queue(share: float) -> None:
     rounds = rounds_of(constant_trace(4, 1, output_tokens=1))
-    service_s, count = 2.0, 40_000
+    service_s, count = 2.0, 20_000
     times = random_times(share / service_s, 1.0, seed=3)
     clients = Clients(as_recorded(rounds, [0] * count, times), None)
     run = serve(rounds, constant_costs(prefill=service_s), ar, clients, limits=Limits(max_batched_tokens=1))

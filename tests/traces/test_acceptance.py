@@ -86,9 +86,7 @@ accept_lens = st.lists(st.integers(1, 8), max_size=12).map(tuple)
 
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=40)
 @given(lens=st.lists(accept_lens, min_size=1, max_size=4))
-def test_served_rounds_are_replayed_exactly_at_their_block_size(
-    tmp_path: Path, lens: list[tuple[int, ...]]
-) -> None:
+def test_served_rounds_are_replayed_exactly_at_their_block_size(tmp_path: Path, lens: list[tuple[int, ...]]) -> None:
     requests = tuple(SparseRequest(f"r{i}", "d", "chat", 9, sum(a) + 1, a) for i, a in enumerate(lens))
     write_sparse(SparseTrace("tiny", 8, "a file", {}, requests), tmp_path / "sparse.parquet")
     trace = read_trace(tmp_path / "sparse.parquet")
