@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 from strategies import constant_trace, dense_traces, random_trace
 
 from recguide.sim.costs import CostModel, constant_costs, linear_costs
-from recguide.sim.metrics import metrics_of
 from recguide.sim.methods import Policy
+from recguide.sim.metrics import metrics_of
 from recguide.sim.policies import ar, fixed
 from recguide.sim.replay import Replay, replay
 from recguide.sim.rounds import Rounds, rounds_of
