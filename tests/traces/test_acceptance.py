@@ -7,6 +7,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from running import Recguide
+from spoiling import with_cell, with_document
 
 from recguide.sim.costs import linear_costs
 from recguide.sim.policies import fixed
@@ -126,3 +127,43 @@ def test_the_command_imports_and_every_result_says_that_fidelity_is_reduced(recg
     blind = recguide(*sweep, "--policy", "overlap:B=8", "--max-concurrency", 2)
     assert blind.code == 2
     assert "the trace holds acceptance lengths alone" in " ".join(blind.stderr.split())
+
+
+def sparse_file(folder: Path) -> Path:
+    request = SparseRequest("r", "d", "chat", 9, 10, (6, 3))
+    write_sparse(SparseTrace("tiny", 8, "a file", {"not JSON": 1}, (request,)), folder / "sparse.parquet")
+    return folder / "sparse.parquet"
+
+
+BAD_DOCUMENTS = [
+    ("block_size", 33, "block_size: found 33, allowed: 2 to 32"),
+    ("block_size", "8", "block_size: found '8', allowed: int"),
+    ("schema", 9, "schema: found 9, allowed: 1"),
+    ("model", None, "model: found None, allowed: str"),
+]
+
+
+@pytest.mark.parametrize(("field", "value", "message"), BAD_DOCUMENTS)
+def test_a_sparse_file_with_bad_metadata_is_refused(tmp_path: Path, field: str, value: object, message: str) -> None:
+    bad = with_document(sparse_file(tmp_path), lambda document: document | {field: value})
+    with pytest.raises(ValueError, match=rf"bad\.parquet: {message}"):
+        read_trace(bad)
+
+
+BAD_CELLS = [
+    ("accept_lens", [6, 0], r"request 'r': accept_lens\[1\]: found 0, allowed: 1 to 8"),
+    ("accept_lens", [9], r"request 'r': accept_lens\[0\]: found 9, allowed: 1 to 8"),
+    ("accept_lens", [6], "request 'r': output_tokens: found 10, allowed: 2 to 7, as its rounds give"),
+    ("accept_lens", None, "column accept_lens: found None, allowed: values"),
+    ("output_tokens", 0, "request 'r': output_tokens: found 0, allowed: 1 or more"),
+    ("prompt_tokens", -1, "request 'r': prompt_tokens: found -1, allowed: 1 or more"),
+]
+
+
+@pytest.mark.parametrize(("column", "value", "message"), BAD_CELLS)
+def test_a_sparse_file_whose_rounds_do_not_give_its_output_is_refused(
+    tmp_path: Path, column: str, value: object, message: str
+) -> None:
+    bad = with_cell(sparse_file(tmp_path), column, 0, lambda _: value)
+    with pytest.raises(ValueError, match=rf"bad\.parquet: {message}"):
+        read_trace(bad)
