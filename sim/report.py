@@ -29,6 +29,9 @@ from recguide.sim.pareto import crossover, hypervolume
 from recguide.sim.surface import Surface
 from recguide.sim.sweep import BASELINE, Point, frontier
 
+Shares = Mapping[tuple[str, int], Mapping[str, Mapping[int, float]]]
+"""By policy and concurrency, by dataset, by block size."""
+
 OUTCOMES = {
     "correction_coverage": "correction ready",
     "correction_reuse": "correction used",
@@ -50,16 +53,22 @@ Promise.all(drawn).then(() => { document.body.dataset.drawn = String(drawn.lengt
 
 
 def report(
-    points: Sequence[Point], about: Mapping[str, Any], title: str, quantiles: Quantiles, costs: Surface | None = None
+    points: Sequence[Point],
+    about: Mapping[str, Any],
+    title: str,
+    quantiles: Quantiles,
+    shares: Shares,
+    costs: Surface | None = None,
 ) -> str:
     """The page. The same arguments give the same text.
 
-    ``about`` is what results.json says about the points, ``quantiles`` the latencies of each point's requests.
+    ``about`` is what results.json says about the points, ``quantiles`` the latencies of each point's requests, and
+    ``shares`` those of block sizes among their rounds.
     """
     label = _label(about)
     figures = _figures(points, label, quantiles, costs)
     sections = [f'<h2>{escape(heading)}</h2><div class="plot" id="{name}"></div>{text}' for name, heading, text in
-                _sections(points, figures, costs)]  # fmt: skip
+                _sections(points, figures, shares, costs)]  # fmt: skip
     data = json.dumps(figures, allow_nan=False, sort_keys=True).replace("</", "<\\/")
     return "\n".join(
         [
@@ -100,13 +109,13 @@ def _figures(points: Sequence[Point], label: str, quantiles: Quantiles, costs: S
 
 
 def _sections(
-    points: Sequence[Point], figures: Mapping[str, Figure], costs: Surface | None
+    points: Sequence[Point], figures: Mapping[str, Figure], shares: Shares, costs: Surface | None
 ) -> list[tuple[str, str, str]]:
     texts = {
         "frontier": ("Frontier", frontier_table(points)),
         "throughput": ("Throughput against concurrency", ""),
         "tpot": ("Time per output token against concurrency", ""),
-        "shares": ("Block sizes (paper, Table 4)", shares_table(points)),
+        "shares": ("Block sizes (paper, Table 4)", shares_table(points, shares)),
         "outcomes": ("Branch outcomes (paper, Table 3)", ""),
         "costs": ("Cost surface", _about_costs(costs)),
     }
@@ -142,14 +151,26 @@ def frontier_table(points: Sequence[Point]) -> str:
     )
 
 
-def shares_table(points: Sequence[Point]) -> str:
-    """Shares of the block sizes, a row for each policy and concurrency where they vary."""
-    keys = share_keys(points)
-    rows = [
-        [f"{point['policy']}, {level_of(concurrency_of(point))}", *(_percent(point.get(key)) for key in keys)]
-        for point in mixed_points(points)
-    ]
-    return _table(["% of rounds", *(f"B={key.rpartition('_')[2]}" for key in keys)], rows)
+def shares_table(points: Sequence[Point], shares: Shares) -> str:
+    """The paper's Table 4: shares of the block sizes by dataset, their mean over datasets, and those of all rounds.
+
+    There is a row for each policy and concurrency where block sizes vary.
+    """
+    sizes = [int(key.rpartition("_")[2]) for key in share_keys(points)]
+    mixed = mixed_points(points)
+    datasets = sorted({name for by_dataset in shares.values() for name in by_dataset})
+    rows = []
+    for point in mixed:
+        mine = shares.get((str(point["policy"]), concurrency_of(point)), {})
+        macro = {size: sum(each[size] for each in mine.values()) / len(mine) for size in sizes} if mine else {}
+        pooled = {size: float(point[f"block_share_{size}"] or 0) for size in sizes}
+        cells = [_joined(each, sizes) for each in (*(mine.get(name, {}) for name in datasets), macro, pooled)]
+        rows.append([f"{point['policy']}, {level_of(concurrency_of(point))}", *cells])
+    return _table([f"B = {' / '.join(map(str, sizes))}, %", *datasets, "mean of datasets", "all rounds"], rows)
+
+
+def _joined(shares: Mapping[int, float], sizes: Sequence[int]) -> str:
+    return " / ".join(f"{100 * shares[size]:.2f}" for size in sizes) if shares else "-"
 
 
 def _percent(value: object) -> str:

@@ -24,7 +24,8 @@ def page_of(
 ) -> str:
     """The page."""
     quantiles = store.quantiles(points, LATENCIES)
-    return report(points, about, title, quantiles, _surface(points, trace, profile))
+    shares = store.block_shares(points)
+    return report(points, about, title, quantiles, shares, _surface(points, trace, profile))
 
 
 def _surface(points: Sequence[Point], trace: DenseTrace, profile: Profile) -> Surface:

@@ -1,5 +1,7 @@
 """What every request of a replay got: one row each, for distributions and service levels."""
 
+from collections.abc import Sequence
+
 import numpy as np
 import pyarrow as pa
 
@@ -7,11 +9,12 @@ from recguide.sim.replay import Replay
 from recguide.sim.rounds import AR
 
 
-def served_of(run: Replay) -> pa.Table:
+def served_of(run: Replay, block_sizes: Sequence[int]) -> pa.Table:
     """A row for each sent request, in the order of sending; times in seconds of the run, latencies in milliseconds.
 
     ``trace_row`` is its row in the trace. ``tpot_ms`` is null for an output of one token, ``accept_length`` (tokens
-    per round with a draft, the verifier's included) where no round had a draft.
+    per round with a draft, the verifier's included) where no round had a draft. ``rounds_bB`` are its rounds at block
+    size B, 1 being AR steps.
     """
     decode_s = run.finished_s - run.first_token_s
     gaps = np.where(run.output_tokens > 1, run.output_tokens - 1, 1)
@@ -28,8 +31,13 @@ def served_of(run: Replay) -> pa.Table:
             "e2el_ms": (run.finished_s - run.sent_s) * 1e3,
             "rounds": rounds,
             "accept_length": pa.array(tokens / np.maximum(rounds, 1), mask=rounds == 0),
+            **{f"rounds_b{size}": _rounds_at(run, size) for size in (AR, *block_sizes)},
         }
     )
+
+
+def _rounds_at(run: Replay, size: int) -> np.ndarray:
+    return np.bincount(run.emission_request[run.emission_block_size == size], minlength=len(run.request))
 
 
 def _drafted(run: Replay) -> tuple[np.ndarray, np.ndarray]:

@@ -82,6 +82,17 @@ class Store:
             found[key] = {name: _quantiles(table[name].drop_null().to_numpy()) for name in metrics}
         return found
 
+    def block_shares(self, points: Iterable[Point]) -> dict[tuple[str, int], dict[str, dict[int, float]]]:
+        """For each point and dataset: the share of the rounds of its requests at every block size."""
+        found: dict[tuple[str, int], dict[str, dict[int, float]]] = {}
+        for point in points:
+            key = str(point["policy"]), int(point["max_concurrency"] or 0)
+            rounds = pq.read_table(self.path(*key)).to_pandas().groupby("dataset").sum(numeric_only=True)
+            rounds = rounds.filter(regex=r"^rounds_b").rename(columns=lambda name: int(name.removeprefix("rounds_b")))
+            shares = rounds.div(rounds.sum(axis=1), axis=0).dropna()
+            found[key] = {str(dataset): row.to_dict() for dataset, row in shares.iterrows()}
+        return found
+
     def _config(self, policy: str, concurrency: int) -> str:
         return hashlib.sha256(json.dumps([self.inputs, policy, files_hash(policy), concurrency]).encode()).hexdigest()
 

@@ -116,7 +116,7 @@ def _point(
     figures = {**metrics_of(run, rounds, scenario.figures), **counts_of(scenario)}
     if scenario.detailed:
         write_detailed(scenario.detailed, name, concurrency, run, figures)
-    return {"policy": name, **figures}, served_of(run)
+    return {"policy": name, **figures}, served_of(run, rounds.block_sizes)
 
 
 def run_of(rounds: Rounds, costs: CostModel, name: str, concurrency: int, batching: str, scenario: Scenario) -> Replay:
@@ -141,7 +141,8 @@ def _streamed(
     # a run of one request says which figures there are: those that a stream cannot have are null
     first = Clients(islice(load.arrivals(rounds, scenario.groups, Drawn()), 1), None)
     one = serve(rounds, costs, policy, first, batching=batching_named(batching), resized=load.resized)
-    names = dict.fromkeys(metrics_of(one, rounds, scenario.figures))
+    known = metrics_of(one, rounds, scenario.figures)
+    names = {figure: 0.0 if figure.startswith("block_share_") else None for figure in known}
     figures = stream(
         rounds,
         costs,

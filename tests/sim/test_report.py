@@ -86,6 +86,17 @@ def test_ar_and_all_concurrencies_are_on_the_frontier(recguide: Recguide, inputs
     assert all(trace["text"] == ["C=1", "C=2", "C=200"] for trace in traces[:4])
 
 
+def test_block_shares_stand_by_dataset_with_their_mean(recguide: Recguide, inputs: Path, tmp_path: Path) -> None:
+    page = swept(recguide, inputs, tmp_path / "out")
+    table = page.split("B = 1 / 4 / 8 / 16 / 32, %")[1].split("</table>")[0]
+    assert re.findall(r"<th>([^<]*)</th>", table) == ["gsm8k", "mbpp", "mt-bench", "mean of datasets", "all rounds"]
+    row = re.search(r"<tr><td>oracle, C=2</td>(.*?)</tr>", table)
+    assert row is not None
+    cells = [[float(part) for part in cell.split(" / ")] for cell in re.findall(r"<td>([^<]*)</td>", row[1])]
+    assert all(sum(cell) == pytest.approx(100, abs=0.05) for cell in cells)
+    assert cells[3] == pytest.approx([sum(column) / 3 for column in zip(*cells[:3], strict=True)], abs=0.01)
+
+
 def test_branch_outcomes_are_those_of_policies_with_branches(recguide: Recguide, inputs: Path, tmp_path: Path) -> None:
     figure = figures_in(swept(recguide, inputs, tmp_path / "out"))["outcomes"]
     ready, used, _, _, none = figure["data"]

@@ -86,7 +86,21 @@ def test_the_folder_holds_every_request_of_every_point_of_one_sweep(profile: Pro
             assert mine[f"{name}_ms"].mean() == pytest.approx(point[f"mean_{name}_ms"])
         assert mine["rounds"].sum() == point["num_rounds"]
     drafted = table[table["policy"] == "fixed:8"]
+    assert (table[[f"rounds_b{size}" for size in (4, 8, 16, 32)]].sum(axis=1) == table["rounds"]).all()
+    assert (drafted["rounds_b8"] == drafted["rounds"]).mean() > 0.5
     assert drafted["accept_length"].notna().sum() == (drafted["rounds"] > 0).sum() > 0
+
+
+def test_block_shares_are_those_of_the_rounds_of_each_dataset(profile: Profile, tmp_path: Path) -> None:
+    store = stored(tmp_path, profile)
+    points = run(store, profile, ["oracle"])
+    found = store.block_shares(points)["oracle", 2]
+    assert set(found) == {request.dataset for request in TRACE.requests}
+    assert all(sum(shares.values()) == pytest.approx(1.0) for shares in found.values())
+    table = pq.read_table(store.path("oracle", 2)).to_pandas()
+    mbpp = table[table["dataset"] == "mbpp"]
+    whole = sum(mbpp[f"rounds_b{size}"].sum() for size in (1, 4, 8, 16, 32))
+    assert found["mbpp"][8] == mbpp["rounds_b8"].sum() / whole
 
 
 def test_quantiles_are_the_sorted_values_where_they_are_few(profile: Profile, tmp_path: Path) -> None:
