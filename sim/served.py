@@ -12,9 +12,9 @@ from recguide.sim.rounds import AR
 def served_of(run: Replay, block_sizes: Sequence[int]) -> pa.Table:
     """A row for each sent request, in the order of sending; times in seconds of the run, latencies in milliseconds.
 
-    ``trace_row`` is its row in the trace. ``tpot_ms`` is null for an output of one token, ``accept_length`` (tokens
-    per round with a draft, the verifier's included) where no round had a draft. ``rounds_bB`` are its rounds at block
-    size B, 1 being AR steps.
+    ``trace_row`` is its row in the trace; ``queue_ms`` ends where its first prefill starts, and is part of ``ttft_ms``.
+    ``tpot_ms`` is null for an output of one token, ``accept_length`` (tokens per round with a draft, the verifier's
+    included) where no round had a draft. ``rounds_bB`` are its rounds at block size B, 1 being AR steps.
     """
     decode_s = run.finished_s - run.first_token_s
     gaps = np.where(run.output_tokens > 1, run.output_tokens - 1, 1)
@@ -24,8 +24,10 @@ def served_of(run: Replay, block_sizes: Sequence[int]) -> pa.Table:
             "trace_row": run.request,
             "prompt_tokens": run.prompt_tokens,
             "output_tokens": run.output_tokens,
+            "arrival_s": run.arrival_s,
             "sent_s": run.sent_s,
             "finished_s": run.finished_s,
+            "queue_ms": (run.started_s - run.sent_s) * 1e3,
             "ttft_ms": (run.first_token_s - run.sent_s) * 1e3,
             "tpot_ms": pa.array(decode_s / gaps * 1e3, mask=run.output_tokens < 2),
             "e2el_ms": (run.finished_s - run.sent_s) * 1e3,

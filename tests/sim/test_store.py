@@ -82,7 +82,7 @@ def test_the_folder_holds_every_request_of_every_point_of_one_sweep(profile: Pro
         mine = table[(table["policy"] == point["policy"]) & (table["max_concurrency"] == point["max_concurrency"])]
         assert sorted(mine["request_id"]) == sorted(request.request_id for request in TRACE.requests)
         assert mine["output_tokens"].sum() == point["total_output_tokens"]
-        for name in ("ttft", "tpot", "e2el"):
+        for name in ("queue", "ttft", "tpot", "e2el"):
             assert mine[f"{name}_ms"].mean() == pytest.approx(point[f"mean_{name}_ms"])
         assert mine["rounds"].sum() == point["num_rounds"]
     drafted = table[table["policy"] == "fixed:8"]
