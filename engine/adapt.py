@@ -22,6 +22,7 @@ from recguide.engine.adapters import projections
 from recguide.engine.blocks import BlockBatch, build
 from recguide.engine.distill import Corpus
 from recguide.engine.model import Decoder, Layer, LowRank
+from recguide.traces.checks import require
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,6 +45,17 @@ class Recipe:
     learning_rate: float = 1e-3
     warmup_steps: int = 60
     seed: int = 0
+
+
+def check(recipe: Recipe) -> None:
+    """ValueError, naming the option of `recguide adapt`, for a recipe that cannot be followed."""
+    ranks = recipe.shared_rank + recipe.draft_rank
+    require(ranks > 0, "--draft-rank", recipe.draft_rank, "1 or more where --shared-rank is 0")
+    largest = max(recipe.block_sizes)
+    require(recipe.block_tokens >= largest, "--block-tokens", recipe.block_tokens, f"{largest} or more")
+    for name in ("seconds", "decay", "learning_rate"):
+        value = getattr(recipe, name)
+        require(0 < value < math.inf, "--" + name.replace("_", "-"), value, "a positive number")
 
 
 def add_updates(decoder: Decoder, recipe: Recipe) -> list[nn.Parameter]:

@@ -6,6 +6,8 @@ from typing import Annotated
 
 import typer
 
+from recguide.traces.checks import require
+
 
 def say(text: str) -> None:
     """One line of progress on stderr."""
@@ -18,22 +20,24 @@ def adapt(
     prompts: Annotated[list[Path] | None, typer.Option(help="JSONL with a 'prompt' a line, to distil on")] = None,
     corpus: Annotated[list[Path] | None, typer.Option(help="distilled text (npz) to train on")] = None,
     save_corpus: Annotated[Path | None, typer.Option(help="keep the distilled text here and use it again")] = None,
-    invent: Annotated[int, typer.Option(help="how many prompts the model writes itself")] = 0,
+    invent: Annotated[int, typer.Option(min=0, help="how many prompts the model writes itself")] = 0,
     seconds: Annotated[float, typer.Option(help="training time")] = 600.0,
     distil_seconds: Annotated[float, typer.Option(help="distillation time")] = 120.0,
-    steps: Annotated[int, typer.Option(help="training steps at most")] = 100_000,
-    shared_rank: Annotated[int, typer.Option(help="rank of the merged update; 0 freezes the base")] = 64,
-    draft_rank: Annotated[int, typer.Option(help="rank of the update for draft tokens alone")] = 96,
+    steps: Annotated[int, typer.Option(min=1, help="training steps at most")] = 100_000,
+    shared_rank: Annotated[int, typer.Option(min=0, help="rank of the merged update; 0 freezes the base")] = 64,
+    draft_rank: Annotated[int, typer.Option(min=0, help="rank of the update for draft tokens alone")] = 96,
     shifted: Annotated[bool, typer.Option(help="draft logits score the next position")] = False,
-    soft: Annotated[float, typer.Option(help="share of the verifier's distribution in the draft loss, 0..1")] = 0.0,
+    soft: Annotated[
+        float, typer.Option(min=0, max=1, help="share of the verifier's distribution in the draft loss")
+    ] = 0.0,
     decay: Annotated[float, typer.Option(help="draft tokens before the loss weight falls to 1/e")] = 7.0,
-    ar_weight: Annotated[float, typer.Option(help="weight of the loss that holds AR decoding to the base")] = 1.0,
+    ar_weight: Annotated[float, typer.Option(min=0, help="weight of the loss that holds AR to the base")] = 1.0,
     learning_rate: Annotated[float, typer.Option()] = 1e-3,
     block_tokens: Annotated[int, typer.Option(help="draft tokens of a training row")] = 512,
-    tokens_per_step: Annotated[int, typer.Option(help="tokens of a step, in each process")] = 65_536,
-    max_prompt: Annotated[int, typer.Option(help="prompt tokens of a training row")] = 192,
-    max_response: Annotated[int, typer.Option(help="response tokens of a training row")] = 256,
-    batch: Annotated[int, typer.Option(help="requests decoded together in distillation")] = 1024,
+    tokens_per_step: Annotated[int, typer.Option(min=1, help="tokens of a step, in each process")] = 65_536,
+    max_prompt: Annotated[int, typer.Option(min=1, help="prompt tokens of a training row")] = 192,
+    max_response: Annotated[int, typer.Option(min=1, help="response tokens of a training row")] = 256,
+    batch: Annotated[int, typer.Option(min=1, help="requests decoded together in distillation")] = 1024,
     device: Annotated[str, typer.Option()] = "auto",
     seed: Annotated[int, typer.Option()] = 0,
 ) -> None:
@@ -41,12 +45,14 @@ def adapt(
 
     Data: one JSON line with what was trained, on stdout. Under torchrun every process trains on a GPU of its own.
     """
-    from recguide.engine.adapt import Recipe, rank_of_process
+    from recguide.engine.adapt import Recipe, check, rank_of_process
     from recguide.engine.adapt_run import Source, prepare_corpora, start_processes, train_adapter
     from recguide.engine.environment import command_line
 
     if not (prompts or corpus or invent):
         raise ValueError("adapt: nothing to train on: give --prompts, --corpus or --invent")
+    for option, path in (("--output", output), ("--save-corpus", save_corpus)):
+        require(path is None or path.parent.is_dir(), option, str(path), "a path in a folder that is there")
     recipe = Recipe(
         seconds=seconds,
         steps=steps,
@@ -61,6 +67,7 @@ def adapt(
         tokens_per_step=tokens_per_step,
         seed=seed,
     )
+    check(recipe)
     place = start_processes(device)
     source = Source(prompts or [], invent, distil_seconds, max_prompt, max_response, batch)
     texts = prepare_corpora(model, place, source, corpus or [], save_corpus, say)

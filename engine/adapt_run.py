@@ -15,6 +15,7 @@ from recguide.engine.adapt import Recipe, compile_parts, rank_of_process, train
 from recguide.engine.adapters import FORMAT, AdapterInfo, pack, save_adapter
 from recguide.engine.corpora import encode_prompts, load_corpus, read_training_prompts, save_corpus, user_openings
 from recguide.engine.distill import Corpus, distil, invent_prompts
+from recguide.engine.environment import chosen_device
 from recguide.engine.loading import load_model
 from recguide.engine.model import Decoder
 from recguide.engine.steps import StepDecoder
@@ -25,15 +26,14 @@ Say = Callable[[str], None]
 
 def start_processes(device: str) -> torch.device:
     """The device to train on; under torchrun also joins the process group."""
-    if device == "auto":
-        device = "cuda" if torch.cuda.is_available() else "cpu"
+    place = chosen_device(device)
     if "RANK" not in os.environ:
-        return torch.device(device)
-    local = int(os.environ["LOCAL_RANK"])
-    if device == "cuda":
-        torch.cuda.set_device(local)
-    dist.init_process_group("nccl" if device == "cuda" else "gloo")
-    return torch.device(device, local) if device == "cuda" else torch.device(device)
+        return place
+    if place.type == "cuda":
+        place = torch.device("cuda", int(os.environ["LOCAL_RANK"]))
+        torch.cuda.set_device(place)
+    dist.init_process_group("nccl" if place.type == "cuda" else "gloo")
+    return place
 
 
 def training_dtype(device: torch.device) -> torch.dtype:

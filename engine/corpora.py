@@ -4,6 +4,7 @@ import gzip
 import json
 from collections.abc import Sequence
 from pathlib import Path
+from zipfile import BadZipFile
 
 import numpy as np
 
@@ -57,9 +58,10 @@ def save_corpus(path: Path, corpus: Corpus) -> None:
 def load_corpus(path: Path) -> Corpus:
     """Read what :func:`save_corpus` wrote."""
     try:
-        with np.load(path) as file:
+        # opened here: numpy does not close a file that it cannot read
+        with path.open("rb") as raw, np.load(raw) as file:
             arrays = [file[name].astype(np.int32) for name in ("tokens", "prompt_lens", "response_lens")]
-    except (OSError, KeyError, ValueError) as error:
+    except (OSError, KeyError, ValueError, EOFError, BadZipFile) as error:
         raise ValueError(f"{path}: not a corpus file ({error})") from error
     return Corpus(*arrays)
 

@@ -6,8 +6,6 @@ import sys
 from dataclasses import replace
 
 import pytest
-import torch
-from transformers import LlamaConfig, LlamaForCausalLM
 
 from recguide.engine.record_command import parse_block_sizes, parse_shard
 from recguide.engine.record_run import drawn
@@ -16,31 +14,6 @@ from recguide.traces.datasets import Prompt
 from recguide.traces.files import read_trace, read_traces, write_trace
 
 QUESTIONS = {"sums": ["What is 2+2?", "What is 3+4?", "Add 7 and 8."], "facts": ["Who wrote Faust?", "Where is Rome?"]}
-
-
-@pytest.fixture(scope="module")
-def folder(model, tmp_path_factory):
-    """A model directory: random weights, real tokenizer."""
-    path = tmp_path_factory.mktemp("model") / "tiny-llama"
-    torch.manual_seed(0)
-    LlamaForCausalLM(
-        LlamaConfig(
-            hidden_size=16,
-            num_hidden_layers=1,
-            num_attention_heads=2,
-            num_key_value_heads=1,
-            intermediate_size=24,
-            vocab_size=49152,
-            initializer_range=0.5,
-            max_position_embeddings=512,
-            tie_word_embeddings=True,
-            eos_token_id=2,
-            mask_token_id=3,
-        )
-    ).save_pretrained(path)
-    (path / "tokenizer.json").write_text(model.tokenizer.to_json(), encoding="utf-8")
-    (path / "tokenizer_config.json").write_text(json.dumps({"chat_template": model.tokenizer.chat_template}))
-    return path
 
 
 @pytest.fixture
@@ -56,7 +29,7 @@ def questions(tmp_path):
 
 
 @pytest.fixture
-def record(folder, questions, tmp_path, monkeypatch, capsys):
+def record(tiny_folder, questions, tmp_path, monkeypatch, capsys):
     """Run the command on the questions; gives its exit code and what it wrote to stdout and stderr."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("RECGUIDE_COMMIT", "abc")
@@ -64,7 +37,7 @@ def record(folder, questions, tmp_path, monkeypatch, capsys):
     def run(*options: str) -> tuple[int, str, str]:
         settings = {"--dataset-path": str(questions), "--max-output-tokens": "9", "--block-sizes": "2,4"}
         words = [word for name, value in settings.items() if name not in options for word in (name, value)]
-        monkeypatch.setattr(sys, "argv", ["recguide", "record", str(folder), *words, "--device", "cpu", *options])
+        monkeypatch.setattr(sys, "argv", ["recguide", "record", str(tiny_folder), *words, "--device", "cpu", *options])
         with pytest.raises(SystemExit) as ended:
             main()
         return ended.value.code or 0, *capsys.readouterr()
