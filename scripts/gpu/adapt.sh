@@ -4,12 +4,11 @@
 set -eu -o pipefail
 . scripts/gpu/setup.sh
 TIME=$1; shift
-TEXTS=$WORK/corpora
-[ -d "$TEXTS" ] || TEXTS=$CARRIED/corpora
-ADAPTER=$WORK/smollm2-135m.safetensors
-[ "$TOY" ] && set -- --steps 2 --shared-rank 2 --draft-rank 2 --block-tokens 16 --tokens-per-step 300 "$@"
-CORPORA=$(for file in "$TEXTS"/*.npz; do echo --corpus "$file"; done)
-"$PYTHON" -m torch.distributed.run --nproc_per_node "$GPUS" scripts/gpu/command.py adapt smollm2-135m \
-  --output "$ADAPTER" $CORPORA --seconds "$TIME" "$@" 2>&1 | grep --line-buffered -v -i warn
-ls -l "$ADAPTER"
-split -b 14000000 "$ADAPTER" "$OUT/adapter.part."
+[ -d "$WORK/corpora" ] || cp -r "$CARRIED/corpora" "$WORK/"
+[ "$TOY" ] && set -- --steps 2 --shared-rank 2 --draft-rank 2 --block-tokens 64 --tokens-per-step 300 "$@"
+cd "$WORK"
+CORPORA=$(for file in corpora/*.npz; do echo --corpus "$file"; done)
+"$PYTHON" -m torch.distributed.run --nproc_per_node "$GPUS" "$ROOT/scripts/gpu/command.py" adapt smollm2-135m \
+  --output smollm2-135m.safetensors $CORPORA --seconds "$TIME" "$@" 2>&1 | grep --line-buffered -v -i warn
+ls -l smollm2-135m.safetensors
+split -b 14000000 smollm2-135m.safetensors "$OUT/adapter.part."

