@@ -7,7 +7,7 @@ TORCH ?= $(if $(shell command -v nvidia-smi),torch,torch==2.13.0)
 .PHONY: demo test lint clean
 
 demo: .venv/demo.stamp
-	$(BIN)/recguide sweep --trace smollm2-135m --profile smollm2-135m-h200 --output results/demo
+	$(BIN)/recguide sweep --trace smollm2-135m --profile smollm2-135m-h200 --num-prompts 512 --output-dir results/demo
 
 test: lint
 	$(BIN)/pytest
