@@ -148,7 +148,7 @@ def _read_document(metadata: Mapping[bytes, bytes]) -> dict[str, Any]:
 
 def _read_provenance(document: Mapping[str, Any]) -> Provenance:
     require(document.get("schema") == SCHEMA_VERSION, "schema", document.get("schema"), SCHEMA_VERSION)
-    require(document.get("kind") == "dense", "kind", document.get("kind"), "dense")
+    require(document.get("kind") == "dense", "kind", document.get("kind"), "dense, sparse")
     provenance = _provenance_of(document.get("provenance"))
     check_provenance(provenance)
     return provenance

@@ -66,7 +66,7 @@ def test_no_flipped_byte_of_the_data_goes_unseen(
     [
         (lambda document: document | {"schema": 2}, "schema: found 2, allowed: 1"),
         (lambda document: document | {"schema": "1"}, "schema: found '1', allowed: 1"),
-        (lambda document: document | {"kind": "sparse"}, "kind: found 'sparse', allowed: dense"),
+        (lambda document: document | {"kind": "thin"}, "kind: found 'thin', allowed: dense, sparse"),
         (lambda document: {"schema": 1, "kind": "dense"}, "provenance: found None, allowed: an object"),
         (lambda document: [document], "metadata recguide: found .*, allowed: an object"),
     ],
