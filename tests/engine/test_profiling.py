@@ -1,5 +1,6 @@
 """A profile measures forwards that compute what serving computes, at every shape of its grid."""
 
+import copy
 import math
 from dataclasses import replace
 
@@ -51,6 +52,27 @@ def test_a_measured_forward_picks_the_tokens_of_a_served_one(kind, tokens, reque
     assert torch.equal(forward.picked, expected)
     torch.testing.assert_close(measured.keys, served.keys)
     torch.testing.assert_close(measured.values, served.values)
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+@pytest.mark.parametrize(("kind", "tokens"), [("decode", 1), ("verify", 4), ("draft", 4), ("prefill", 9)])
+def test_a_graph_on_the_gpu_computes_what_masked_attention_does(kind, tokens):
+    decoder = copy.deepcopy(tiny_model(2, 0).decoder).to("cuda", torch.bfloat16)
+    cache = KVCache(decoder.config, 2, CONTEXT + tokens, "cuda", torch.bfloat16)
+    for part in (cache.keys, cache.values):
+        part.normal_()
+    served = KVCache.over(cache.keys.clone(), cache.values.clone())
+    forward = UniformForward(decoder, cache, 2, tokens, CONTEXT, kind)
+    forward.capture(torch.cuda.graph_pool_handle())
+    forward.replay()
+    start = torch.full((2,), CONTEXT, device="cuda")
+    mask = (draft_mask if kind == "draft" else causal_mask)(start, tokens, CONTEXT + tokens)
+    slots = CONTEXT + torch.arange(tokens, device="cuda").expand(2, -1)
+    with torch.no_grad():
+        decoder.hidden(forward.ids, slots, mask, served, slots, draft=kind == "draft")
+    # the second layer's keys depend on the first one's attention
+    torch.testing.assert_close(cache.keys, served.keys, atol=0.05, rtol=0.05)
 
 
 def test_mixed_layouts_draft_behind_the_verifiers_own_tokens():

@@ -229,3 +229,18 @@ def test_ties_on_more_than_a_twentieth_of_the_positions_are_refused(tmp_path):
         else:
             again, _ = record_datasets(recorder, prompts, parts, {"p": "p"}, silent)
             assert again["p"].provenance.dropped == tied.provenance.dropped
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+@pytest.mark.parametrize("draft_shift", [0, 1])
+def test_a_gpu_records_what_a_cpu_records(draft_shift):
+    prompts = [[1, 5], [8], [4, 4, 6, 9], [10, 11, 0]]
+    on_cpu = recorded(tiny_model(3, draft_shift), prompts, (4, 8), 40)
+    model = tiny_model(3, draft_shift)
+    model.decoder.to("cuda")
+    on_gpu = recorded(model, prompts, (4, 8), 40, sizes=Sizes(9, 2**30, 9, 400, 2**30))
+    for left, right in zip(on_cpu.requests, on_gpu.requests, strict=True):
+        assert left.output_ids.tolist() == right.output_ids.tolist()
+        for key, drafts in left.drafts.items():
+            assert drafts.match.tolist() == right.drafts[key].match.tolist()
