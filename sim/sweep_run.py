@@ -196,8 +196,11 @@ def parse_concurrencies(texts: Sequence[str]) -> list[int]:
 
 def check_folder(folder: Path) -> None:
     """ValueError where results could not go, before anything is computed."""
-    if folder.exists() and not folder.is_dir():
-        raise ValueError(f"output-dir: found the file {folder}, allowed: a folder, or a new name")
+    nearest = next(path for path in (folder, *folder.parents) if path.exists() or path.is_symlink())
+    if not nearest.is_dir():
+        raise ValueError(f"output-dir: found the file {nearest}, allowed: a folder, or a new name")
+    if (folder / "requests").exists() and not (folder / "requests").is_dir():
+        raise ValueError(f"output-dir: found the file {folder / 'requests'}, allowed: a folder there, or none")
 
 
 def title_of(trace: DenseTrace, profile: Profile, cross_model: bool) -> str:

@@ -33,6 +33,8 @@ def show(
     from recguide.traces.summaries import summarise
     from recguide.traces.tables import tables
 
+    if plot is not None and not plot.parent.is_dir():
+        raise ValueError(f"plot: found no folder {plot.parent}, allowed: a file name in a folder that is there")
     summary = summarise(read_traces(trace))
     if plot is not None:
         from recguide.traces.plots import plot_trace

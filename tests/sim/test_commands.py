@@ -145,6 +145,19 @@ def test_a_file_in_the_place_of_the_output_folder_is_left_alone(run: Run, inputs
     assert "error: output-dir: found the file" in run.refusal("--output-dir", str(inputs / "profile.csv"))
 
 
+@pytest.mark.parametrize("where", ["file/below", "folder"])
+def test_a_file_on_the_way_to_the_results_is_told_before_anything_runs(run: Run, tmp_path: Path, where: str) -> None:
+    (tmp_path / "file").touch()
+    (tmp_path / "folder").mkdir()
+    (tmp_path / "folder" / "requests").touch()
+
+    code, _, err = run("--output-dir", str(tmp_path / where))
+
+    assert code == 2
+    assert "output-dir: found the file" in err
+    assert not (tmp_path / "folder" / "results.json").exists()
+
+
 def test_a_profile_of_another_model_needs_leave_and_is_labelled(run: Run, inputs: Path, tmp_path: Path) -> None:
     other = str(profiles.write(inputs / "other.csv", model="nld-8b"))
     assert f"error: {other}: model: found 'nld-8b', but the trace is of 'tiny'" in run.refusal(profile=other)

@@ -103,3 +103,10 @@ def test_the_command_exits_2_with_the_message_and_leaves_no_output(
     assert done.stderr.startswith("error: ")
     assert message in done.stderr
     assert sorted(tmp_path.iterdir()) == before
+
+
+def test_a_plot_for_a_folder_that_is_not_there_is_refused(recorded: Path, tmp_path: Path, recguide: Recguide) -> None:
+    done = recguide("traces", "show", recorded, "--plot", tmp_path / "none" / "p.png")
+
+    assert done.code == 2
+    assert done.stderr.startswith("error: plot: found no folder")
