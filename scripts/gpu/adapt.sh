@@ -4,7 +4,7 @@
 set -eu -o pipefail
 . scripts/gpu/setup.sh
 TIME=$1; shift
-[ -d "$WORK/corpora" ] || cp -r "$CARRIED/corpora" "$WORK/"
+[ -d "$WORK/corpora" ] || cp -r "$HELD/corpora" "$WORK/"
 [ "$TOY" ] && set -- --steps 2 --shared-rank 2 --draft-rank 2 --block-tokens 64 --tokens-per-step 300 "$@"
 cd "$WORK"
 CORPORA=$(for file in corpora/*.npz; do echo --corpus "$file"; done)

@@ -1,4 +1,4 @@
 #!/usr/bin/env bash
-# Keeps what this call has brought, for a later one: pieces of the model's wheel. usage: keep.sh
+# Keeps what this call has brought, for a later one. usage: keep.sh
 set -eu
 KEEP_ONLY=1 . scripts/gpu/setup.sh

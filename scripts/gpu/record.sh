@@ -6,11 +6,14 @@ set -eu -o pipefail
 . scripts/gpu/setup.sh
 END=$((SECONDS + $1)) LIMIT=$2; shift 2
 : "${SHARDS:=2}" "${DATASETS:=gsm8k math500 aime2025 humaneval mbpp livecodebench ifeval mmlu_stem mt_bench}"
-FILES=$(for name in $DATASETS; do echo --dataset-path "$CARRIED/data/prompts/$name.jsonl"; done)
+FILES=$(for name in $DATASETS; do echo --dataset-path "$HELD/data/prompts/$name.jsonl"; done)
 [ "$TOY" ] && set -- --max-output-tokens 6 --block-sizes 2,4 "$@"
 
+# a machine that has not gone away has newer ones of its own
+if [ ! -d "$WORK/traces" ] && ls "$HELD"/traces.tar.* > /dev/null 2>&1; then
+  cat "$HELD"/traces.tar.* | tar -C "$WORK" -xf -
+fi
 mkdir -p "$WORK/traces"
-ls "$CARRIED"/traces.tar.* > /dev/null 2>&1 && cat "$CARRIED"/traces.tar.* | tar -C "$WORK" -xf -
 pack() {
   rm -rf "$WORK/packed"; mkdir "$WORK/packed"
   # a part may come while its folder is read

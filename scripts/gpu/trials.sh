@@ -4,7 +4,7 @@
 set -eu -o pipefail
 . scripts/gpu/setup.sh
 EACH=$1; shift
-DATA=$WORK/corpora TRIALS=$WORK/trials PROMPTS=$CARRIED/data/train_prompts.jsonl.gz; mkdir -p "$DATA" "$TRIALS"
+DATA=$WORK/corpora TRIALS=$WORK/trials PROMPTS=$HELD/data/train_prompts.jsonl.gz; mkdir -p "$DATA" "$TRIALS"
 # seconds, longest prompt, longest response, requests together, shortest prompt, prompts of the model's own
 GIVEN="70 192 256 1024 0 0" LONG="45 640 512 512 150 0" OWN="115 192 256 1024 0 24000" LESS=""
 [ "$TOY" ] && zcat "$PROMPTS" | sed -n 1,60p > "$WORK/few.jsonl" && PROMPTS=$WORK/few.jsonl \
@@ -21,7 +21,7 @@ cp "$DATA"/*.npz "$OUT/"; ls -l "$DATA"
 
 trial() { # trial GPU NAME key=value ...
   CUDA_VISIBLE_DEVICES=$1 "$PYTHON" scripts/gpu/adapt_trials.py smollm2-135m "$TRIALS/$2.json" \
-    "$DATA/given.npz,$DATA/own.npz,$DATA/long.npz" "$CARRIED/data/prompts" seconds="$EACH" $LESS "${@:3}" > "$TRIALS/$2.log" 2>&1 \
+    "$DATA/given.npz,$DATA/own.npz,$DATA/long.npz" "$HELD/data/prompts" seconds="$EACH" $LESS "${@:3}" > "$TRIALS/$2.log" 2>&1 \
     || echo "$2: failed, status $?"
 }
 next=0
