@@ -18,6 +18,7 @@ from safetensors.torch import save
 from torch import Tensor, nn
 
 from recguide.engine.model import Decoder, Layer, Linear, LowRank
+from recguide.traces.files import replacing
 
 FORMAT = 1
 PROJECTIONS = ("qkv", "out", "gate_up", "down")
@@ -69,9 +70,8 @@ def pack(decoder: Decoder) -> dict[str, Tensor]:
 def save_adapter(path: Path, tensors: Mapping[str, Tensor], info: AdapterInfo) -> None:
     """Write an adapter file, through a temporary name so that no half file is ever left."""
     text = json.dumps(asdict(info), sort_keys=True)
-    partial = path.with_name(path.name + ".part")
-    partial.write_bytes(save(dict(tensors), metadata={"recguide_adapter": text}))
-    partial.replace(path)
+    with replacing(path) as temporary:
+        temporary.write_bytes(save(dict(tensors), metadata={"recguide_adapter": text}))
 
 
 def read_info(path: Path) -> AdapterInfo:

@@ -12,6 +12,7 @@ from torch import Tensor
 
 from recguide.engine.attention import causal_mask
 from recguide.engine.blocks import build
+from recguide.engine.decode import pick
 from recguide.engine.distill import Corpus
 from recguide.engine.model import Decoder
 
@@ -32,9 +33,7 @@ def matches(decoder: Decoder, clean: Tensor, ends: Tensor, anchors: Tensor, bloc
         clean, ends, anchors, torch.ones_like(anchors, dtype=torch.bool), block_size, decoder.config.mask_id, shift
     )
     hidden = decoder.hidden(batch.ids, batch.positions, batch.mask, draft=batch.draft)[:, clean.shape[1] :]
-    scores = decoder.logits(hidden)
-    scores[..., decoder.config.mask_id] = float("-inf")
-    drafted = scores.argmax(-1).view_as(batch.targets)
+    drafted = pick(decoder, hidden).view_as(batch.targets)
     right = (drafted == clean.gather(1, batch.targets.flatten(1)).view_as(batch.targets)) & batch.scored
     return right[..., :-1] if shift else right[..., 1:]
 
@@ -92,8 +91,6 @@ def base_agreement(base: Decoder, corpus: Corpus, rows: int = 32) -> float:
         prompts = torch.from_numpy(corpus.prompt_lens[first : first + rows]).long().to(base.device)[:, None]
         ends = prompts + torch.from_numpy(corpus.response_lens[first : first + rows]).long().to(base.device)[:, None]
         predicts = (places >= prompts - 1) & (places < ends - 1)
-        picked = base.logits(hidden[predicts])
-        picked[:, base.config.mask_id] = float("-inf")
-        same += int((picked.argmax(-1) == clean[:, 1:][predicts[:, :-1]]).sum())
+        same += int((pick(base, hidden[predicts]) == clean[:, 1:][predicts[:, :-1]]).sum())
         total += int(predicts.sum())
     return same / total

@@ -10,6 +10,7 @@ import numpy as np
 
 from recguide.engine.distill import Corpus
 from recguide.engine.tokenizer import Tokenizer
+from recguide.traces.files import replacing
 
 # first words of prompts that the model completes: much code and mathematics, since those are scarce in prompt files
 OPENINGS = (
@@ -44,15 +45,13 @@ OPENINGS = (
 
 def save_corpus(path: Path, corpus: Corpus) -> None:
     """Write a corpus as a compressed npz file, through a temporary name."""
-    partial = path.with_name(path.name + ".part")
-    with partial.open("wb") as file:
+    with replacing(path) as temporary, temporary.open("wb") as file:
         np.savez_compressed(
             file,
             tokens=corpus.tokens.astype(np.uint32 if corpus.tokens.max() > 65_535 else np.uint16),
             prompt_lens=corpus.prompt_lens,
             response_lens=corpus.response_lens,
         )
-    partial.replace(path)
 
 
 def load_corpus(path: Path) -> Corpus:

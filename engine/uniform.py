@@ -7,6 +7,7 @@ import torch
 from torch import Tensor
 
 from recguide.engine.attention import attend, causal_mask, draft_mask, mask_bias
+from recguide.engine.decode import pick
 from recguide.engine.model import Attention, Decoder, Draft, KVCache
 
 if TYPE_CHECKING:
@@ -33,13 +34,6 @@ def uniform_attention(cache: KVCache, context: int, num_tokens: int, causal: boo
         return attend(q.transpose(1, 2), keys, values, mask_bias(mask, q.dtype))
 
     return attention
-
-
-def pick(decoder: Decoder, hidden: Tensor) -> Tensor:
-    """The most likely token at each place, never the mask token."""
-    scores = decoder.logits(hidden)
-    scores[..., decoder.config.mask_id] = float("-inf")
-    return scores.argmax(-1)
 
 
 class UniformForward:

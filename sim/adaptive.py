@@ -11,10 +11,10 @@ import numpy as np
 
 from recguide.sim.history import Floats, Signal
 from recguide.sim.policies import Outcomes
+from recguide.sim.policyfiles import FORMAT, read_document
 from recguide.sim.rounds import Ints
 from recguide.traces.files import replacing
 
-FORMAT = 1
 KIND = "adaptive"
 CANDIDATES = (8, 16, 32)
 """The paper's block sizes."""
@@ -131,16 +131,7 @@ def write_policy(fitted: Adaptive, path: Path) -> None:
 
 def read_policy(path: Path) -> Adaptive:
     """Read a policy file; ValueError names the file, the field, what was found and what is allowed."""
-    if not path.is_file():
-        raise FileNotFoundError(f"{path}: no such policy file; `recguide fit` makes one")
-    try:
-        document = json.loads(path.read_text(encoding="utf-8"))
-    except ValueError as error:
-        raise ValueError(f"{path}: not JSON: {error}") from None
-    said = document if isinstance(document, dict) else {}
-    for key, allowed in (("recguide_policy", FORMAT), ("kind", KIND)):
-        if said.get(key) != allowed:
-            raise ValueError(f"{path}: {key}: found {said.get(key)!r}, allowed: {allowed!r}")
+    document = read_document(path, KIND, "fit")
     try:
         return _checked(_parsed(document))
     except KeyError as error:

@@ -6,9 +6,10 @@ from dataclasses import asdict
 from itertools import pairwise
 from typing import Any
 
+from recguide.sim.policyfiles import FORMAT
 from recguide.sim.rounds import AR
 from recguide.sim.slo import Verdict, best_of, closest_of
-from recguide.sim.tiers import FORMAT, KIND, Tier
+from recguide.sim.tiers import KIND, Tier
 
 
 def tiers_of(found: Sequence[Verdict], attainment: float) -> list[Tier]:

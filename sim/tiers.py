@@ -1,15 +1,14 @@
 """One block size for each range of running requests: a policy, and its file."""
 
-import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
 
 from recguide.sim.policies import BlockPolicy, Outcomes
+from recguide.sim.policyfiles import read_document
 from recguide.sim.rounds import AR
 
-FORMAT = 1
 KIND = "tiers"
 
 
@@ -24,18 +23,9 @@ class Tier:
 
 def read_tiers(path: Path) -> list[Tier]:
     """The tiers of a policy file; ValueError names the file, the field, what was found and what is allowed."""
-    if not path.is_file():
-        raise FileNotFoundError(f"{path}: no such policy file; `recguide recommend` makes one")
+    document = read_document(path, KIND, "recommend")
     try:
-        document = json.loads(path.read_text(encoding="utf-8"))
-    except ValueError as error:
-        raise ValueError(f"{path}: not JSON: {error}") from None
-    said = document if isinstance(document, dict) else {}
-    for key, allowed in (("recguide_policy", FORMAT), ("kind", KIND)):
-        if said.get(key) != allowed:
-            raise ValueError(f"{path}: {key}: found {said.get(key)!r}, allowed: {allowed!r}")
-    try:
-        tiers = [Tier(**tier) for tier in said["tiers"]]
+        tiers = [Tier(**tier) for tier in document["tiers"]]
         chained = tiers[0].low == 1 and all(one.high + 1 == other.low for one, other in pairwise(tiers))
         good = chained and all(tier.block_size >= AR and tier.low <= tier.high for tier in tiers)
     except (KeyError, TypeError, IndexError):

@@ -1,0 +1,25 @@
+"""Policy files: JSON documents of several kinds, which name their format and kind."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+FORMAT = 1
+
+
+def read_document(path: Path, kind: str, maker: str) -> dict[str, Any]:
+    """A policy file of this kind, its contents unchecked; ``maker`` is the command that writes such files.
+
+    FileNotFoundError, or a ValueError that names the file, the field, what was found and what is allowed.
+    """
+    if not path.is_file():
+        raise FileNotFoundError(f"{path}: no such policy file; `recguide {maker}` makes one")
+    try:
+        document = json.loads(path.read_text(encoding="utf-8"))
+    except ValueError as error:
+        raise ValueError(f"{path}: not JSON: {error}") from None
+    said: dict[str, Any] = document if isinstance(document, dict) else {}
+    for key, allowed in (("recguide_policy", FORMAT), ("kind", kind)):
+        if said.get(key) != allowed:
+            raise ValueError(f"{path}: {key}: found {said.get(key)!r}, allowed: {allowed!r}")
+    return said
