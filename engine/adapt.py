@@ -70,6 +70,11 @@ def add_updates(decoder: Decoder, recipe: Recipe) -> list[nn.Parameter]:
                 linear.updates.append(LowRank(a, torch.zeros(outputs, rank, device=decoder.device), draft_only))
     # the base's own row may be that of an untrained special token: start from the mean token
     decoder.mask_embedding = nn.Parameter(decoder.embed_tokens.detach().float().mean(0))
+    return trainable(decoder)
+
+
+def trainable(decoder: Decoder) -> list[nn.Parameter]:
+    """The parameters that training changes."""
     return [parameter for parameter in decoder.parameters() if parameter.requires_grad]
 
 
@@ -179,12 +184,14 @@ def train(
     shares: Sequence[float],
     recipe: Recipe,
     say: Callable[[str], None],
+    prepare: Callable[[Decoder, Recipe], list[nn.Parameter]] = add_updates,
 ) -> dict[str, float | int]:
     """Train a decoder's updates in place for ``recipe.seconds`` at most; every process of a group trains alike.
 
-    ``base`` is the untouched model. Returns steps, seconds and the last losses.
+    ``base`` is the untouched model; ``prepare`` gives the decoder its updates and returns what is to be trained.
+    Returns steps, seconds and the last losses.
     """
-    parameters = add_updates(decoder, recipe)
+    parameters = prepare(decoder, recipe)
     optimiser = torch.optim.AdamW(
         parameters, recipe.learning_rate, (0.9, 0.95), weight_decay=0.0, fused=decoder.device.type == "cuda"
     )

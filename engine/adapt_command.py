@@ -21,6 +21,9 @@ def adapt(
     corpus: Annotated[list[Path] | None, typer.Option(help="distilled text (npz) to train on")] = None,
     save_corpus: Annotated[Path | None, typer.Option(help="keep the distilled text here and use it again")] = None,
     invent: Annotated[int, typer.Option(min=0, help="how many prompts the model writes itself")] = 0,
+    start: Annotated[
+        str | None, typer.Option(help="adapter (file, or a shipped one's name) to go on from; same ranks and shift")
+    ] = None,
     seconds: Annotated[float, typer.Option(help="training time")] = 600.0,
     distil_seconds: Annotated[float, typer.Option(help="distillation time")] = 120.0,
     steps: Annotated[int, typer.Option(min=1, help="training steps at most")] = 100_000,
@@ -47,6 +50,7 @@ def adapt(
     """
     from recguide.engine.adapt import Recipe, check, rank_of_process
     from recguide.engine.adapt_run import Source, prepare_corpora, start_processes, train_adapter
+    from recguide.engine.adapters import resolve_adapter
     from recguide.engine.environment import command_line
 
     if not (prompts or corpus or invent):
@@ -68,9 +72,10 @@ def adapt(
         seed=seed,
     )
     check(recipe)
+    begun = None if start is None else resolve_adapter(start)
     place = start_processes(device)
     source = Source(prompts or [], invent, distil_seconds, max_prompt, max_response, batch)
     texts = prepare_corpora(model, place, source, corpus or [], save_corpus, say)
-    result = train_adapter(model, place, texts, recipe, output, command_line(), say)
+    result = train_adapter(model, place, texts, recipe, output, command_line(), say, begun)
     if rank_of_process() == 0:
         typer.echo(json.dumps(result, sort_keys=True))

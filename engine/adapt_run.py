@@ -10,9 +10,10 @@ from pathlib import Path
 import numpy as np
 import torch
 import torch.distributed as dist
+from torch import nn
 
-from recguide.engine.adapt import Recipe, compile_parts, rank_of_process, train
-from recguide.engine.adapters import FORMAT, AdapterInfo, pack, save_adapter
+from recguide.engine.adapt import Recipe, add_updates, compile_parts, rank_of_process, train, trainable
+from recguide.engine.adapters import FORMAT, AdapterInfo, file_sha256, load_adapter, pack, read_info, save_adapter
 from recguide.engine.corpora import encode_prompts, load_corpus, read_training_prompts, save_corpus, user_openings
 from recguide.engine.distill import Corpus, distil, invent_prompts
 from recguide.engine.environment import chosen_device
@@ -20,6 +21,7 @@ from recguide.engine.loading import load_model
 from recguide.engine.model import Decoder
 from recguide.engine.steps import StepDecoder
 from recguide.engine.tokenizer import Tokenizer
+from recguide.traces.checks import require
 
 Say = Callable[[str], None]
 
@@ -100,8 +102,13 @@ def train_adapter(
     output: Path,
     command: str,
     say: Say,
+    start: Path | None = None,
 ) -> dict[str, float | int | str]:
-    """Train updates of ``model`` on ``corpora`` and write them to ``output``; returns what the file says of it."""
+    """Train updates of ``model`` on ``corpora`` and write them to ``output``; returns what the file says of it.
+
+    Training goes on from the adapter ``start``, if there is one; ValueError when its ranks are not the recipe's.
+    """
+    earlier = _earlier(start, recipe)
     if device.type == "cuda":
         compile_parts()
     tuned = load_model(model, device, training_dtype(device))
@@ -109,7 +116,8 @@ def train_adapter(
     base.decoder.requires_grad_(False)
     chief = rank_of_process() == 0
     rows = [float(len(corpus.tokens)) for corpus in corpora]
-    result = train(tuned.decoder, base.decoder, corpora, rows, recipe, say if chief else lambda _: None)
+    prepare = partial(_continue, start, tuned.weights_sha256) if start else add_updates
+    result = train(tuned.decoder, base.decoder, corpora, rows, recipe, say if chief else lambda _: None, prepare)
     info = AdapterInfo(
         format=FORMAT,
         base_model=tuned.config.name,
@@ -118,11 +126,30 @@ def train_adapter(
         draft_shift=recipe.draft_shift,
         shared_rank=recipe.shared_rank,
         draft_rank=recipe.draft_rank,
-        training={**result, **_provenance(recipe, corpora, device), "command": command},
+        training={**result, **earlier, **_provenance(recipe, corpora, device), "command": command},
     )
     if chief:
         save_adapter(output, pack(tuned.decoder), info)
     return dict(info.training)
+
+
+def _earlier(start: Path | None, recipe: Recipe) -> dict[str, str | int | float]:
+    """What led to the adapter that training goes on from, after a check that the recipe fits it."""
+    if start is None:
+        return {}
+    info = read_info(start)
+    for name in ("shared_rank", "draft_rank", "draft_shift"):
+        found, allowed = getattr(recipe, name), getattr(info, name)
+        require(found == allowed, "--" + name.replace("_", "-"), found, f"{allowed}, as in {start}")
+    steps = int(info.training.get("steps", 0)) + int(info.training.get("earlier_steps", 0))
+    return {"start_sha256": file_sha256(start), "earlier_steps": steps, "start_command": info.training["command"]}
+
+
+def _continue(start: Path, weights_sha256: str, decoder: Decoder, recipe: Recipe) -> list[nn.Parameter]:
+    """The updates of an adapter, in fp32 and apart from the frozen weights."""
+    decoder.requires_grad_(False)
+    load_adapter(decoder, start, weights_sha256, merge=False)
+    return trainable(decoder)
 
 
 def _provenance(recipe: Recipe, corpora: Sequence[Corpus], device: torch.device) -> dict[str, str | int | float]:

@@ -110,10 +110,11 @@ def resolve_adapter(name: str) -> Path:
     raise ValueError(f"adapter {name!r}: no such file, and the shipped ones are {shipped}")
 
 
-def load_adapter(decoder: Decoder, path: Path, weights_sha256: str) -> AdapterInfo:
+def load_adapter(decoder: Decoder, path: Path, weights_sha256: str, merge: bool = True) -> AdapterInfo:
     """Merge the shared update into the weights, attach the draft update, and set the mask token and the draft shift.
 
-    Raises ValueError when the adapter belongs to other base weights, or its tensors do not fit the decoder.
+    With ``merge`` False the shared update stays apart too, and both are in fp32: to be trained further. Raises
+    ValueError when the adapter belongs to other base weights, or its tensors do not fit the decoder.
     """
     info = read_info(path)
     if info.base_weights_sha256 != weights_sha256:
@@ -123,24 +124,28 @@ def load_adapter(decoder: Decoder, path: Path, weights_sha256: str) -> AdapterIn
         )
     with safe_open(path, framework="pt") as file:
         tensors = {key: file.get_tensor(key) for key in file.keys()}  # noqa: SIM118 - a safe_open is not iterable
-    attach(decoder, info, tensors, path)
+    attach(decoder, info, tensors, path, merge)
     return info
 
 
-def attach(decoder: Decoder, info: AdapterInfo, tensors: Mapping[str, Tensor], path: Path) -> None:
+def attach(decoder: Decoder, info: AdapterInfo, tensors: Mapping[str, Tensor], path: Path, merge: bool = True) -> None:
     """Give a decoder the updates of an adapter; every tensor must be used and none may be missing."""
     left = dict(tensors)
     try:
         decoder.config = replace(decoder.config, mask_id=info.mask_id, draft_shift=info.draft_shift)
         with torch.no_grad():
-            decoder.mask_embedding = nn.Parameter(left.pop("mask_embedding").to(decoder.embed_tokens))
+            like = decoder.embed_tokens if merge else torch.empty(0, device=decoder.device)
+            decoder.mask_embedding = nn.Parameter(left.pop("mask_embedding").to(like))
             for name, linear in projections(decoder):
                 if info.shared_rank:
                     a, b = _dequantise(left, f"shared.{name}")
-                    linear.weight.add_((b @ a).to(linear.weight))
+                    if merge:
+                        linear.weight.add_((b @ a).to(linear.weight))
+                    else:
+                        linear.updates.append(LowRank(a.to(like), b.to(like), draft_only=False))
                 if info.draft_rank:
                     a, b = _dequantise(left, f"draft.{name}")
-                    linear.updates.append(LowRank(a.to(linear.weight), b.to(linear.weight), draft_only=True))
+                    linear.updates.append(LowRank(a.to(like), b.to(like), draft_only=True))
     except (KeyError, RuntimeError) as error:
         raise ValueError(f"{path}: does not fit {decoder.config.name}: {error}") from error
     if left:

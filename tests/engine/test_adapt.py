@@ -8,11 +8,12 @@ from functools import partial
 import numpy as np
 import pytest
 import torch
+from safetensors import safe_open
 from tiny import tiny_model
 from torch.nn import functional as F  # noqa: N812
 
 from recguide.engine.adapt import Batches, Recipe, chunked, hard_loss, losses, schedule, soft_loss, train
-from recguide.engine.adapters import projections
+from recguide.engine.adapters import file_sha256, projections
 from recguide.engine.attention import causal_mask
 from recguide.engine.corpora import load_corpus, save_corpus
 from recguide.engine.distill import Corpus, distil
@@ -166,11 +167,40 @@ def test_text_that_was_kept_is_trained_on_again(adapt, tmp_path):
     assert json.loads(done.stdout)["responses"] == 3
 
 
+def tensors_of(path):
+    with safe_open(path, framework="pt") as file:
+        return {key: file.get_tensor(key).float() for key in file.keys()}  # noqa: SIM118
+
+
+def test_training_goes_on_from_an_adapter_and_says_from_which(adapt, tmp_path):
+    adapt("--prompts", "prompts.jsonl", "--output", "a.safetensors", "--save-corpus", "c.npz")
+    still = ["--corpus", "c.npz", "--start", "a.safetensors", "--learning-rate", "1e-12", "--steps", "1"]
+    done = adapt("--output", "b.safetensors", *still)
+    assert done.code == 0, done.stderr
+    result = json.loads(done.stdout)
+    assert result["earlier_steps"] == 3
+    assert result["start_sha256"] == file_sha256(tmp_path / "a.safetensors")
+    # at a rate that changes nothing what comes out is what went in
+    one, other = tensors_of(tmp_path / "a.safetensors"), tensors_of(tmp_path / "b.safetensors")
+    assert one.keys() == other.keys()
+    for key, tensor in one.items():
+        torch.testing.assert_close(other[key], tensor, msg=key)
+    assert any(tensor.abs().sum() > 0 for key, tensor in one.items() if key.endswith(".b"))
+
+
+def test_going_on_with_other_ranks_is_refused(adapt):
+    adapt("--prompts", "prompts.jsonl", "--output", "a.safetensors", "--save-corpus", "c.npz")
+    done = adapt("--corpus", "c.npz", "--start", "a.safetensors", "--output", "b.safetensors", "--draft-rank", "3")
+    assert done.code == 2
+    assert "--draft-rank: found 3, allowed: 2, as in a.safetensors" in done.stderr
+
+
 @pytest.mark.parametrize(
     ("options", "message"),
     [
         ([], "nothing to train on: give --prompts, --corpus or --invent"),
         (["--prompts", "missing.jsonl"], "missing.jsonl"),
+        (["--prompts", "prompts.jsonl", "--start", "no"], "adapter 'no': no such file, and the shipped ones are"),
         (["--corpus", "prompts.jsonl"], "prompts.jsonl: not a corpus file"),
         (["--prompts", "prompts.jsonl", "--max-prompt", "3"], "nothing to distil: no prompt of 1 to 3 tokens"),
         (["--prompts", "prompts.jsonl", "--output", "nowhere/a"], "--output: found 'nowhere/a'"),
