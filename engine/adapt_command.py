@@ -21,7 +21,7 @@ def adapt(
     corpus: Annotated[list[Path] | None, typer.Option(help="distilled text (npz) to train on")] = None,
     save_corpus: Annotated[Path | None, typer.Option(help="keep the distilled text here and use it again")] = None,
     invent: Annotated[int, typer.Option(min=0, help="how many prompts the model writes itself")] = 0,
-    start: Annotated[
+    from_adapter: Annotated[
         str | None, typer.Option(help="adapter (file, or a shipped one's name) to go on from; same ranks and shift")
     ] = None,
     seconds: Annotated[float, typer.Option(help="training time")] = 600.0,
@@ -72,7 +72,7 @@ def adapt(
         seed=seed,
     )
     check(recipe)
-    begun = None if start is None else resolve_adapter(start)
+    begun = None if from_adapter is None else resolve_adapter(from_adapter)
     place = start_processes(device)
     source = Source(prompts or [], invent, distil_seconds, max_prompt, max_response, batch)
     texts = prepare_corpora(model, place, source, corpus or [], save_corpus, say)
