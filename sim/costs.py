@@ -8,7 +8,7 @@ from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 
-from recguide.sim.curves import Curve, Grid, added, interpolated, through
+from recguide.sim.curves import Curve, Surface, added, through
 from recguide.traces.files import replacing
 
 LAYOUTS = {"rows", "quadratic"}
@@ -103,16 +103,17 @@ class Profile:
             # a layout is profiled at its full size: smaller ones lie between that and plain verifies
             grids[layout] = {**grids.get("verify", {}), **grids[layout]}
         name, model, gpu = Path(self.path).stem, self.header["model"], self.header["gpu"]
-        return CostModel(partial(_profiled, self.path, grids), name=name, model=model, gpu=gpu)
+        surfaces = {kind: Surface(grid) for kind, grid in grids.items()}
+        return CostModel(partial(_profiled, self.path, surfaces), name=name, model=model, gpu=gpu)
 
 
-def _profiled(path: str, grids: Mapping[str, Grid], kind: str, requests: int, query_tokens: int) -> Curve:
-    if kind not in grids:
-        raise ValueError(f"{path}: kind: no rows of kind {kind!r}; there are: {', '.join(sorted(grids))}")
+def _profiled(path: str, surfaces: Mapping[str, Surface], kind: str, requests: int, query_tokens: int) -> Curve:
+    if kind not in surfaces:
+        raise ValueError(f"{path}: kind: no rows of kind {kind!r}; there are: {', '.join(sorted(surfaces))}")
     if kind == "prefill":
         # prompts of one forward are profiled as one prompt of their total length
-        return interpolated(grids[kind], 1, query_tokens)
-    curve = interpolated(grids[kind], requests, query_tokens)
+        return surfaces[kind].at(1, query_tokens)
+    curve = surfaces[kind].at(requests, query_tokens)
     if kind == "host" and curve.low <= curve.high:
         return replace(curve, low=-math.inf, high=math.inf)
     return curve

@@ -1,6 +1,7 @@
 """Block policies that learn while they serve, from what they have seen alone."""
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from functools import partial
 from math import log, sqrt
 
@@ -18,22 +19,32 @@ HOPE = 0.8
 EXPLORATION = 0.2
 
 
-def window(sizes: Sequence[int]) -> BlockPolicy:
+@dataclass(frozen=True, slots=True, eq=False)
+class Window:
     """The next larger block after a full acceptance, the next smaller one when at most half was accepted.
 
     A request starts with the smallest. With a grid of doubling blocks this is mlx-vlm's window for this model family
     (https://github.com/Blaizzy/mlx-vlm/pull/1239): doubled, halved.
     """
-    grid = np.array(sizes)
 
-    def choose(seen: Outcomes) -> Ints:
-        place = np.minimum(np.searchsorted(grid, seen.block_size), len(grid) - 1)
-        grows = (seen.accept_len == seen.block_size) & (seen.block_size > AR)
-        shrinks = 2 * seen.accept_len <= seen.block_size
-        found: Ints = grid[np.clip(place + grows - shrinks, 0, len(grid) - 1)]
+    grid: Ints
+
+    def __call__(self, seen: Outcomes) -> Ints:
+        """The block sizes of the running requests."""
+        return self.after(seen.block_size, seen.accept_len)
+
+    def after(self, block_size: Ints, accept_len: Ints) -> Ints:
+        """The block sizes after rounds at these, 0 before the first."""
+        place = np.minimum(np.searchsorted(self.grid, block_size), len(self.grid) - 1)
+        grows = (accept_len == block_size) & (block_size > AR)
+        shrinks = 2 * accept_len <= block_size
+        found: Ints = self.grid[np.clip(place + grows - shrinks, 0, len(self.grid) - 1)]
         return found
 
-    return choose
+
+def window(sizes: Sequence[int]) -> Window:
+    """The window over these block sizes, ascending."""
+    return Window(np.array(sizes))
 
 
 def acceptance_rates(seen: Outcomes) -> Floats:

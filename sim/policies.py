@@ -94,13 +94,26 @@ def fixed(block_size: int) -> Fixed:
     return Fixed(block_size)
 
 
+@dataclass(frozen=True, slots=True)
+class ByLoad:
+    """One block size for all, by the number of running requests."""
+
+    ranges: tuple[tuple[int | None, int], ...]
+    """Requests running at the step, up to which a block size holds, ascending; the last one holds for more, too."""
+
+    def __call__(self, seen: Outcomes) -> int:
+        """The block size of the running requests."""
+        return self.at(seen.running)
+
+    def at(self, running: int) -> int:
+        """The block size at so many running requests."""
+        return next((size for most, size in self.ranges if most is None or running <= most), self.ranges[-1][1])
+
+
 RECIPE = ((4, 32), (32, 16), (None, 8))
-"""Requests running at the step, up to which a block size holds: the model family's official serving recipe."""
-
-
-def recipe(seen: Outcomes) -> int:
-    """One block size for all, smaller the more requests are running."""
-    return next(size for most, size in RECIPE if most is None or seen.running <= most)
+"""The model family's official serving recipe."""
+recipe = ByLoad(RECIPE)
+"""One block size for all, smaller the more requests are running."""
 
 
 def oracle(rounds: Rounds, costs: CostModel) -> BlockPolicy:

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
 
-from recguide.sim.policies import BlockPolicy, Outcomes
+from recguide.sim.policies import ByLoad
 from recguide.sim.policyfiles import read_document
 from recguide.sim.rounds import AR
 
@@ -35,11 +35,6 @@ def read_tiers(path: Path) -> list[Tier]:
     return tiers
 
 
-def tiered(tiers: Sequence[Tier]) -> BlockPolicy:
+def tiered(tiers: Sequence[Tier]) -> ByLoad:
     """The block size of the tier that the running requests fall in; the last one goes on."""
-
-    def choose(seen: Outcomes) -> int:
-        running = seen.running
-        return next((tier.block_size for tier in tiers if running <= tier.high), tiers[-1].block_size)
-
-    return choose
+    return ByLoad(tuple((tier.high, tier.block_size) for tier in tiers))
