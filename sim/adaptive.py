@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from recguide.sim.history import Floats, Signal
 from recguide.sim.policies import Outcomes
@@ -36,6 +37,17 @@ class Load:
 
 
 @dataclass(frozen=True, slots=True)
+class LowLoad:
+    """What was found best for overlap while few requests run."""
+
+    block_size: int
+    delta: float
+    """Positions with a smaller margin are risky; a multiple of 1/256."""
+    switch: int
+    """The most running requests at which overlap is faster."""
+
+
+@dataclass(frozen=True, slots=True)
 class Adaptive:
     """A fitted policy: V_B(s, z), rho_C and T_C(B) as tables."""
 
@@ -49,6 +61,8 @@ class Adaptive:
     """V_B by stratum, block size and bin of s; the stratum ``ALL`` is always there."""
     loads: tuple[Load, ...]
     """By ascending concurrency."""
+    low_load: LowLoad | None
+    """Overlap below the switch point; None in files that were fitted without it."""
     provenance: Mapping[str, Any]
     """What it was fitted to: trace, profile, and how."""
 
@@ -87,11 +101,14 @@ class Equation3:
         """The block sizes of the running requests."""
         if seen.entropy is None or seen.entropy_before is None:
             raise ValueError("the adaptive policy looks at entropies, and nobody keeps them")
-        nearest = self.load_of(seen.running)
         s = certainty(seen.entropy, seen.entropy_before)
-        where = self.place[seen.block_size, (seen.accept_len == seen.block_size).astype(np.int64)]
-        chosen = self.tables[nearest][where, np.searchsorted(self.edges, s, side="right")]
-        sizes: Ints = np.where(np.isnan(s), self.cold_start[nearest], chosen)
+        return self.choose_at(self.load_of(seen.running), s, seen.block_size, seen.accept_len == seen.block_size)
+
+    def choose_at(self, load: int, s: Floats, last: Ints, full: NDArray[np.bool_]) -> Ints:
+        """The same at one of the loads, from certainty, and the last block size with whether it was fully accepted."""
+        where = self.place[last, full.astype(np.int64)]
+        chosen = self.tables[load][where, np.searchsorted(self.edges, s, side="right")]
+        sizes: Ints = np.where(np.isnan(s), self.cold_start[load], chosen)
         return sizes
 
 
@@ -158,6 +175,7 @@ def _parsed(document: Mapping[str, Any]) -> Adaptive:
         edges=tuple(float(edge) for edge in document["edges"]),
         values={name: by_size(values) for name, values in document["values"].items()},
         loads=tuple(loads),
+        low_load=LowLoad(**document["low_load"]) if document.get("low_load") else None,
         provenance=dict(document["provenance"]),
     )
 
@@ -187,7 +205,19 @@ def _checked(fitted: Adaptive) -> Adaptive:
                 raise ValueError(f"values: {name}, {size}: allowed: {bins} numbers from 1 to {size}")
     for load in fitted.loads:
         _check_load(load, sizes)
+    if fitted.low_load is not None:
+        _check_low_load(fitted.low_load)
     return fitted
+
+
+def _check_low_load(found: LowLoad) -> None:
+    size, steps = found.block_size, found.delta * 256
+    if not (isinstance(size, int) and 2 <= size <= 32):
+        raise ValueError(f"low_load: block_size: found {size!r}, allowed: a whole number from 2 to 32")
+    if not (0 < steps < 256 and steps == int(steps)):
+        raise ValueError(f"low_load: delta: found {found.delta!r}, allowed: multiples of 1/256 between 0 and 1")
+    if not (isinstance(found.switch, int) and found.switch >= 0):
+        raise ValueError(f"low_load: switch: found {found.switch!r}, allowed: a whole number of at least 0")
 
 
 def _check_load(load: Load, sizes: Sequence[int]) -> None:

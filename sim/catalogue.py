@@ -147,11 +147,22 @@ def fitting(path: str, rounds: Rounds, costs: CostModel, usage: str = "adaptive:
 
 def _regime(argument: str, rounds: Rounds, costs: CostModel) -> Policy:
     found = parse_options(argument, REGIME_OPTIONS)
-    rules = _overlap_of(found)
+    fitted = fitting(found.get("file", ""), rounds, costs, "regime:file=FILE.json")
+    low = fitted.low_load
+    rules = _overlap_of(({"B": low.block_size, "delta": low.delta} if low else {}) | found)
     rounds.check(rules.block_size)
-    above = adaptive(fitting(found.get("file", ""), rounds, costs, "regime:file=FILE.json"))
+    profiled = low.switch if low and low.block_size == rules.block_size else switch_point(costs, rules.block_size)
     switch = found.get("switch")
-    return Regime(rules, above, switch_point(costs, rules.block_size) if switch is None else switch)
+    return Regime(rules, adaptive(fitted), profiled if switch is None else switch)
+
+
+def _regime_keys(argument: str) -> tuple[Key, ...]:
+    """Those of the block size that is asked for, or that the file has; a file at fault is told when it is read."""
+    found = parse_options(argument, REGIME_OPTIONS)
+    path = Path(found.get("file", ""))
+    if "B" not in found and path.is_file() and (low := read_policy(path).low_load):
+        found = {"B": low.block_size} | found
+    return _overlap_of(found).keys
 
 
 def _ragged(argument: str, rounds: Rounds, costs: CostModel) -> Policy:
@@ -206,7 +217,7 @@ TAKES_OPTIONS: Mapping[str, str] = {
 }
 KEYS: Mapping[str, Callable[[str], tuple[Key, ...]]] = {
     "overlap": lambda argument: overlap_named(argument).keys,
-    "regime": lambda argument: _overlap_of(parse_options(argument, REGIME_OPTIONS)).keys,
+    "regime": _regime_keys,
     "tidar": lambda argument: tidar_named(argument).keys,
     "ragged": lambda argument: ragged_named(argument).keys,
 }

@@ -1,6 +1,6 @@
-import itertools
 import json
 import re
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -12,7 +12,7 @@ from strategies import random_trace
 from recguide.sim.adaptive import ALL, Adaptive, Equation3, adaptive, certainty, read_policy, write_policy
 from recguide.sim.catalogue import make_policy
 from recguide.sim.costs import linear_costs
-from recguide.sim.fitting import calibrate, fit_in_sample, price
+from recguide.sim.fitting import calibrate, fit_in_sample
 from recguide.sim.history import PAPER, Signal
 from recguide.sim.policies import BlockPolicy, Informed, Outcomes, fixed
 from recguide.sim.replay import replay
@@ -65,18 +65,6 @@ def test_expected_tokens_never_fall_as_certainty_grows() -> None:
             assert max(row) <= size
 
 
-@given(data=st.data())
-def test_the_price_of_time_is_the_best_ratio_there_is(data: st.DataObject) -> None:
-    rng = np.random.default_rng(data.draw(st.integers(0, 999)))
-    cells, options = data.draw(st.integers(1, 4)), data.draw(st.integers(1, 3))
-    weight, value, cost = rng.random(cells), rng.uniform(1, 9, (cells, options)), rng.uniform(0.1, 1, options)
-    ratios = [
-        (weight * value[np.arange(cells), list(choice)]).sum() / (weight * cost[list(choice)]).sum()
-        for choice in itertools.product(range(options), repeat=cells)
-    ]
-    assert price(weight, value, cost) == pytest.approx(max(ratios))
-
-
 def test_blocks_shrink_as_more_requests_share_the_gpu() -> None:
     rounds = rounds_of(TRACE)
     shares = []
@@ -103,7 +91,9 @@ def test_a_request_without_history_starts_cold() -> None:
     zero = np.zeros(2, np.int64)
     nothing = np.full(2, np.nan)
     seen = Outcomes(np.arange(2), zero + 1, zero, zero, entropy=nothing, entropy_before=nothing)
-    assert adaptive(FITTED)(seen).tolist() == [32, 32]
+    for size in FITTED.candidates:
+        cold = replace(FITTED, loads=tuple(replace(load, cold_start=size) for load in FITTED.loads))
+        assert adaptive(cold)(seen).tolist() == [size, size]
     with pytest.raises(ValueError, match="looks at entropies, and nobody keeps them"):
         adaptive(FITTED)(Outcomes(np.arange(2), zero + 1, zero, zero))
 
@@ -143,6 +133,9 @@ def spoiled(path: Path, field: str, value: object) -> Path:
         ("loads.0.rho", -1, "loads: rho: found -1.0, allowed: a number of at least 0"),
         ("loads.0.cold_start", 4, "loads: found concurrency 1 with cold_start 4"),
         ("signal", {"heads": 3}, "of another shape than a policy"),
+        ("low_load", {"block_size": 16, "delta": 0.3, "switch": 4}, "low_load: delta: found 0.3, allowed: multiples"),
+        ("low_load", {"block_size": 64, "delta": 0.5, "switch": 4}, "low_load: block_size: found 64, allowed: "),
+        ("low_load", {"block_size": 16, "delta": 0.5, "switch": -1}, "low_load: switch: found -1, allowed: "),
         ("model", "other", "trace's model: fitted to 'other', but found 'tiny'"),
         ("provenance.profile.gpu", "B200", "profile's GPU: fitted to 'B200', but found ''"),
     ],
