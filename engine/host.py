@@ -1,4 +1,8 @@
-"""What the host adds to a round: everything between the forwards, measured on rounds driven as a server drives them."""
+"""What the host adds to a round: everything between the forwards, measured on rounds driven as a server drives them.
+
+A round and its own forwards are timed together. The difference of two runs would carry the drift of the clock between
+them, which for long forwards is more than all that the host does.
+"""
 
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -16,6 +20,34 @@ if TYPE_CHECKING:
     from torch.cuda import _POOL_HANDLE
 
 
+class Stopwatch:
+    """The time that runs take, on a GPU by its own clock, so that nothing waits for them."""
+
+    def __init__(self, device: torch.device) -> None:
+        self.on_gpu = device.type == "cuda"
+        self.seconds = 0.0
+        self.events: list[tuple[torch.cuda.Event, torch.cuda.Event]] = []
+
+    def run(self, work: Callable[[], None]) -> None:
+        """Do ``work`` and time it."""
+        if not self.on_gpu:
+            started = time.perf_counter()
+            work()
+            self.seconds += time.perf_counter() - started
+            return
+        pair = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
+        pair[0].record()
+        work()
+        pair[1].record()
+        self.events.append(pair)
+
+    def take(self) -> float:
+        """Seconds since the last taking; the device must have finished."""
+        total: float = self.seconds + sum(start.elapsed_time(end) * 1e-3 for start, end in self.events)
+        self.seconds, self.events = 0.0, []
+        return total
+
+
 class Rounds:
     """Draft-verify rounds of a batch on the device, with the bookkeeping of a server: tokens, positions, acceptance.
 
@@ -31,16 +63,12 @@ class Rounds:
         self.outputs: list[list[int]] = [[] for _ in range(requests)]
         self.lengths = [context] * requests
         self.seeds = torch.zeros(requests, dtype=torch.long, device=decoder.device)
+        self.stopwatch = Stopwatch(decoder.device)
 
     def capture(self, memory: "_POOL_HANDLE") -> None:
         """Record the forwards as CUDA graphs."""
         for forward in self.forwards:
             forward.capture(memory)
-
-    def forwards_only(self) -> None:
-        """The forwards of a round and nothing else."""
-        for forward in self.forwards:
-            forward.replay()
 
     def round(self) -> None:
         """One round: draft, fill, verify, accept, and bring the accepted tokens to the requests."""
@@ -49,7 +77,7 @@ class Rounds:
             self._draft(self.forwards[0], verify)
         else:
             verify.ids[:, 0] = self.seeds
-        verify.replay()
+        self.stopwatch.run(verify.replay)
         picked = verify.picked
         matched = (verify.ids[:, 1:] == picked[:, :-1]).long().cumprod(1).sum(1)
         self.seeds = picked.gather(1, matched[:, None])[:, 0]
@@ -62,7 +90,7 @@ class Rounds:
     def _draft(self, draft: UniformForward, verify: UniformForward) -> None:
         draft.ids.fill_(self.mask_id)
         draft.ids[:, 0] = self.seeds
-        draft.replay()
+        self.stopwatch.run(draft.replay)
         drafted: Tensor = draft.picked[:, :-1] if self.shift else draft.picked[:, 1:]
         verify.ids[:, 0] = self.seeds
         verify.ids[:, 1:] = drafted
@@ -76,7 +104,7 @@ def measure_host(
     say: Callable[[str], None],
     context: int = 64,
 ) -> dict[Shape, Timing]:
-    """Wall time of a round less that of its forwards alone, for each batch and block size (1 is a one-token step).
+    """Wall time of a round less that of its own forwards, for each batch and block size (1 is a one-token step).
 
     The effort's seconds are shared out evenly; a shape that has used up its share is measured twice at least.
     """
@@ -99,21 +127,22 @@ def measure_host(
 def _host_times(rounds: Rounds, effort: Effort, decoder: Decoder) -> Iterator[float]:
     started, done = time.monotonic(), 0
     rounds.round()
-    rounds.forwards_only()
     while effort.another(done, time.monotonic() - started):
-        yield max(0.0, _clock(rounds.round, decoder, effort) - _clock(rounds.forwards_only, decoder, effort))
+        yield _host_time(rounds, decoder, effort)
         done += 1
 
 
-def _clock(run: Callable[[], None], decoder: Decoder, effort: Effort) -> float:
-    """Seconds of a run with the device idle before and after it: the mean of one, or of up to five short ones."""
+def _host_time(rounds: Rounds, decoder: Decoder, effort: Effort) -> float:
+    """Seconds of a round beside its forwards, the device idle before and after: of one, or a mean of up to 20."""
     _wait(decoder)
+    rounds.stopwatch.take()
     started, count = time.perf_counter(), 0
-    while count == 0 or (count < 5 and time.perf_counter() - started < effort.least_s):
-        run()
+    while count == 0 or (count < 20 and time.perf_counter() - started < effort.least_s):
+        rounds.round()
         _wait(decoder)
         count += 1
-    return (time.perf_counter() - started) / count
+    whole = time.perf_counter() - started
+    return (whole - rounds.stopwatch.take()) / count
 
 
 def _wait(decoder: Decoder) -> None:
