@@ -3,8 +3,10 @@
 Three ways: fill short blocks up to the largest, run one block size at a time, or neither (paper, section 5.3).
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from operator import attrgetter
+from typing import NamedTuple
 
 import numpy as np
 
@@ -13,60 +15,81 @@ from recguide.sim.rounds import Ints
 MAX_WAIT = 8
 """Steps after which a request's bucket runs next, however small it is."""
 
-Take = Callable[[Ints, Ints, int], Ints]
-"""Indices of the requests to run: from every request's block size, the steps it waited, and the last block size run."""
+
+class Bucket(NamedTuple):
+    """The running requests whose next rounds have the same block size."""
+
+    block_size: int
+    requests: int
+    waited: int
+    """Steps since the oldest of them ran."""
+    place: int
+    """Of the first such request; any number that orders places will do."""
 
 
-def fullest_bucket(block_sizes: Ints, waited: Ints, last: int = 0) -> Ints:
+Choose = Callable[[Sequence[Bucket], int], int]
+"""The block size to run next: from the buckets, none of them empty, and the last block size that ran."""
+
+
+def fullest(buckets: Sequence[Bucket], last: int = 0) -> int:
     """The bucket with the most requests; among equals the one whose oldest request waited longest.
 
     A request that waited ``MAX_WAIT`` steps takes its bucket to the front, so nobody waits for ever.
     """
-    if waited.max() >= MAX_WAIT:
-        return oldest_bucket(block_sizes, waited, last)
-    sizes, bucket, count = np.unique(block_sizes, return_inverse=True, return_counts=True)
-    longest_wait = np.zeros(len(sizes), np.int64)
-    np.maximum.at(longest_wait, bucket, waited)
-    best = np.lexsort((-sizes, longest_wait, count))[-1]
-    return np.flatnonzero(bucket == best)
+    if max(map(attrgetter("waited"), buckets)) >= MAX_WAIT:
+        return oldest(buckets, last)
+    return -max((each.requests, each.waited, -each.block_size) for each in buckets)[2]
 
 
-def oldest_bucket(block_sizes: Ints, waited: Ints, last: int = 0) -> Ints:
+def oldest(buckets: Sequence[Bucket], last: int = 0) -> int:
     """The bucket of the request that waited longest; of the first such request among equals."""
-    return np.flatnonzero(block_sizes == block_sizes[waited.argmax()])
+    return max((each.waited, -each.place, each.block_size) for each in buckets)[2]
 
 
-def next_bucket(block_sizes: Ints, waited: Ints, last: int = 0) -> Ints:
+def next_larger(buckets: Sequence[Bucket], last: int = 0) -> int:
     """Round robin: the next larger block size after the ``last`` one that ran, or the smallest.
 
     A request that waited ``MAX_WAIT`` steps takes its bucket to the front: a plan may change while it waits.
     """
-    if waited.max() >= MAX_WAIT:
-        return oldest_bucket(block_sizes, waited, last)
-    larger = block_sizes[block_sizes > last]
-    return np.flatnonzero(block_sizes == (larger if len(larger) else block_sizes).min())
-
-
-def everyone(block_sizes: Ints, waited: Ints, last: int = 0) -> Ints:
-    """All of them, whatever their block sizes."""
-    return np.arange(len(block_sizes))
+    if max(map(attrgetter("waited"), buckets)) >= MAX_WAIT:
+        return oldest(buckets, last)
+    sizes = sorted(each.block_size for each in buckets)
+    return next((size for size in sizes if size > last), sizes[0])
 
 
 @dataclass(frozen=True, slots=True)
 class Batching:
     """How requests of different block sizes share the GPU."""
 
-    take: Take
+    choose: Choose | None
+    """Which bucket goes next; None: everyone runs, whatever their block sizes."""
     padded: bool = False
     """Whether each block of a step is filled up to the step's largest, and paid for at that size."""
 
+    def take(self, block_sizes: Ints, waited: Ints, last: int) -> Ints:
+        """Indices of the requests to run: from each one's block size and the steps it waited, and the last size run."""
+        if self.choose is None:
+            return np.arange(len(block_sizes))
+        return np.flatnonzero(block_sizes == self.choose(buckets_of(block_sizes, waited), last))
 
-BUCKETS: Mapping[str, Take] = {"fullest": fullest_bucket, "oldest": oldest_bucket, "round-robin": next_bucket}
+
+def buckets_of(block_sizes: Ints, waited: Ints) -> list[Bucket]:
+    """The buckets of requests with these block sizes that waited so many steps."""
+    found = []
+    for size in set(block_sizes.tolist()):
+        places = np.flatnonzero(block_sizes == size)
+        waits = waited.take(places)
+        first = int(waits.argmax())
+        found.append(Bucket(size, len(places), int(waits[first]), int(places[first])))
+    return found
+
+
+BUCKETS: Mapping[str, Choose] = {"fullest": fullest, "oldest": oldest, "round-robin": next_larger}
 BATCHINGS: Mapping[str, Batching] = {
-    "pad": Batching(everyone, padded=True),
-    "bucket": Batching(fullest_bucket),
-    **{f"bucket:{name}": Batching(take) for name, take in BUCKETS.items()},
-    "ragged": Batching(everyone),
+    "pad": Batching(None, padded=True),
+    "bucket": Batching(fullest),
+    **{f"bucket:{name}": Batching(choose) for name, choose in BUCKETS.items()},
+    "ragged": Batching(None),
 }
 BUCKETED = BATCHINGS["bucket"]
 

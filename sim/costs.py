@@ -51,7 +51,8 @@ class CostModel:
         key = (kinds, requests, query_tokens)
         curve = self._curves.get(key)
         if curve is None:
-            curve = added([self._curve_of(kind, requests, query_tokens) for kind in kinds])
+            curves = [self._curve_of(kind, requests, query_tokens) for kind in kinds]
+            curve = curves[0] if len(curves) == 1 else added(curves)
             self._curves[key] = curve
         return curve
 

@@ -4,6 +4,7 @@ from bisect import bisect_right
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from math import inf
+from operator import mul
 
 Points = Mapping[float, float]
 """Seconds by context tokens per request."""
@@ -35,10 +36,14 @@ class Curve:
         seconds = self.seconds[piece] + self.slopes[piece] * (context_tokens - self.knots[piece])
         return seconds if seconds > self.floor_s else self.floor_s
 
-    def without_floor(self, context_tokens: float) -> float:
-        """The same where the outer pieces go on for ever."""
-        piece = bisect_right(self.breaks, context_tokens)
-        return self.seconds[piece] + self.slopes[piece] * (context_tokens - self.knots[piece])
+    def at_knots(self, knots: tuple[float, ...]) -> Sequence[float]:
+        """The same at these knots, where the outer pieces go on for ever."""
+        if knots == self.knots:
+            return self.seconds
+        if len(self.knots) == 1:
+            return self.seconds * len(knots)
+        pieces = [bisect_right(self.breaks, knot) for knot in knots]
+        return [self.seconds[i] + self.slopes[i] * (k - self.knots[i]) for i, k in zip(pieces, knots, strict=True)]
 
     def covers(self, context_tokens: float) -> bool:
         """Whether the seconds at this many context tokens are measured or lie between measurements."""
@@ -58,8 +63,12 @@ def _through(knots: tuple[float, ...], seconds: tuple[float, ...], floor_s: floa
 
 def weighted(parts: Sequence[tuple[Curve, float]], floor_s: float = -inf) -> Curve:
     """The sum of curves times weights; it is measured where all of them are, and has no floor but the one given."""
-    knots = tuple(sorted({knot for curve, _ in parts for knot in curve.knots}))
-    seconds = tuple(sum(weight * curve.without_floor(knot) for curve, weight in parts) for knot in knots)
+    knots = max((curve.knots for curve, _ in parts), key=len)
+    if not all(curve.knots == knots or len(curve.knots) == 1 for curve, _ in parts):
+        knots = tuple(sorted({knot for curve, _ in parts for knot in curve.knots}))
+    columns = [curve.at_knots(knots) for curve, _ in parts]
+    weights = [weight for _, weight in parts]
+    seconds = tuple(sum(map(mul, weights, each)) for each in zip(*columns, strict=True))
     low, high = max(curve.low for curve, _ in parts), min(curve.high for curve, _ in parts)
     return _through(knots, seconds, floor_s, low, high)
 

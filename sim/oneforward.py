@@ -17,87 +17,72 @@ class OneForward:
 
     def __init__(self, tables: Tables, costs: CostModel, kind: str, first_source: int = NO_DRAFT) -> None:
         self.costs, self.kind = costs, kind
-        self.first_source = first_source
-        """Where the draft comes from of a request that holds none; ``NO_DRAFT``: of a forward of its own."""
         self.num_rows = len(tables.block_size)
-        self.block_size: list[int] = tables.block_size.tolist()
+        self.block_size = tables.block_size
         # one source more, for requests that have room for an AR step alone
         one = np.ones(self.num_rows, np.int64)
         self.plain = tables.query_tokens.size
-        self.query_tokens: list[int] = [*tables.query_tokens.ravel().tolist(), *one.tolist()]
+        self.query_tokens = np.concatenate([tables.query_tokens.ravel(), one])
         self.accept_len = np.concatenate([tables.accept_len.ravel(), one])
         self.emitted = np.concatenate([tables.emitted.ravel(), one])
-        self.outcome: list[int] = [*tables.outcome.ravel().tolist(), *(0 * one).tolist()]
-        self.next_source: list[int] = [*tables.next_source.ravel().tolist(), *(NO_DRAFT * one).tolist()]
+        self.outcome = np.concatenate([tables.outcome.ravel(), 0 * one])
+        self.next_source = np.concatenate([tables.next_source.ravel(), NO_DRAFT * one])
+        place = np.arange(self.num_rows)
+        drafted = place * 0 - 1 if first_source == NO_DRAFT else first_source * self.num_rows + place
+        self.fresh = np.where(self.block_size == AR, place, drafted)
+        """[rows] The round of a request that holds no draft; -1 where one is drafted by a forward of its own."""
         self.rows: Ints | None = None
         self.outcomes: list[int] | None = []
-        self._held: dict[int, int] = {}
-        """By sent request: where in the flat tables its draft's round is."""
-        self._drafting: list[tuple[int, int]] = []
-        self._rounds: list[int] = []
-        self._sizes: list[int] = []
+        self._rounds = self._sizes = place[:0]
+        self._drafting = place[:0]
 
     def start(self, running: Running, step: int) -> Work:
         """Draft rows for those without a draft, and the round of everyone else."""
-        self._drafting, self._rounds, places = [], [], []
-        at_all: list[int] = running.at.tolist()
+        at, held = running.at, running.held
+        entry = np.where((held >= 0) & (held % self.num_rows == at), held, self.fresh.take(at))
         # lengths as recorded are in the tables already
         largest = running.largest if running.resized else None
-        for place, (sent, at) in enumerate(zip(running.ids, at_all, strict=True)):
-            short = largest is not None and largest[place] < self.block_size[at]
-            entry = self.plain + at if short else self._entry(sent, at)
-            if entry is None:
-                self._drafting.append((sent, SEEDED * self.num_rows + at))
-            else:
-                self._rounds.append(entry)
-                places.append(place)
-        self.rows = None if not self._drafting else np.array(places, np.int64)
-        self._sizes = [AR if entry >= self.plain else self.block_size[entry % self.num_rows] for entry in self._rounds]
-        return self._work(len(at_all), running.context_tokens)
+        if largest is not None:
+            entry = np.where(largest < self.block_size.take(at), self.plain + at, entry)
+        drafts = entry < 0
+        self._drafting = np.flatnonzero(drafts)
+        self.rows = np.flatnonzero(~drafts) if len(self._drafting) else None
+        self._rounds = entry if self.rows is None else entry[self.rows]
+        own = self.block_size.take(self._rounds % self.num_rows)
+        self._sizes = np.where(self._rounds >= self.plain, AR, own)
+        return self._work(self.block_size.take(at[self._drafting]), len(at), running.context_tokens)
 
-    def _entry(self, sent: int, at: int) -> int | None:
-        entry = self._held.get(sent)
-        if entry is not None and entry % self.num_rows == at:
-            return entry
-        if self.block_size[at] == AR:
-            return at
-        return None if self.first_source == NO_DRAFT else self.first_source * self.num_rows + at
-
-    def _work(self, count: int, context: int) -> Work:
-        drafted = sum(self.block_size[entry % self.num_rows] for _, entry in self._drafting)
-        tokens = sum(map(self.query_tokens.__getitem__, self._rounds))
-        verified = sum(self._sizes)
-        largest = max(self._sizes, default=0)
-        if not self._rounds:
-            kinds: tuple[str, ...] = ("draft",)
-        elif self._drafting or tokens > verified:
-            kinds = (self.kind,)
-        else:
-            kinds = ("decode" if largest == AR else "verify",)
+    def _work(self, drafts: Ints, count: int, context: int) -> Work:
+        drafted, verified = int(drafts.sum()), int(self._sizes.sum())
+        tokens, largest = int(self.query_tokens.take(self._rounds).sum()), int(self._sizes.max(initial=0))
+        kinds = (kind_of(self.kind, bool(len(drafts)), tokens, verified, largest),)
         curve = self.costs.curve(kinds, count, drafted + tokens)
         seconds, outside = curve(context), not curve.covers(context)
-        if not self._rounds:
-            return Work(seconds, max(map(self._block, self._drafting)), count, 0, context, drafted, 0, outside)
+        if not tokens:
+            return Work(seconds, int(drafts.max()), count, 0, context, drafted, 0, outside)
         seconds += self.costs.host_s(len(self._rounds), verified)
         return Work(seconds, largest, count, drafted + tokens, context, 0, 0, outside)
 
-    def _block(self, drafting: tuple[int, int]) -> int:
-        return self.block_size[drafting[1] % self.num_rows]
-
     def finish(self, running: Running, step: int) -> tuple[list[int], list[int]]:
         """Whoever drafted holds that draft now; everyone else emits, and may hold the draft of a branch."""
-        self._held.update(self._drafting)
-        if not self._rounds:
+        running.held[self._drafting] = SEEDED * self.num_rows + running.at[self._drafting]
+        if not len(self._rounds):
             return [], []
-        ids = running.ids if self.rows is None else [running.ids[row] for row in self.rows.tolist()]
-        entries = np.array(self._rounds)
-        accepted = self.accept_len.take(entries) if running.resized else None
-        emitted = running.emit(self.emitted.take(entries), accepted, np.array(self._sizes), self.rows, step)
-        for sent, entry, tokens in zip(ids, self._rounds, emitted, strict=True):
-            source = self.next_source[entry]
-            self._held.pop(sent, None)
-            if source != NO_DRAFT:
-                self._held[sent] = source * self.num_rows + entry % self.num_rows + tokens
+        entry = self._rounds
+        accepted = self.accept_len.take(entry) if running.resized else None
+        tokens = running.emit(self.emitted.take(entry), accepted, self._sizes, self.rows, step)
+        source = self.next_source.take(entry)
+        following = source * self.num_rows + entry % self.num_rows + np.array(tokens)
+        running.held[slice(None) if self.rows is None else self.rows] = np.where(source == NO_DRAFT, -1, following)
         if self.outcomes is not None:
-            self.outcomes += map(self.outcome.__getitem__, self._rounds)
-        return emitted, self._sizes
+            self.outcomes += self.outcome.take(entry).tolist()
+        return tokens, self._sizes.tolist()
+
+
+def kind_of(layout: str, drafting: bool, tokens: int, verified: int, largest: int) -> str:
+    """The kind of a forward: of drafts alone, of rounds with branches or beside drafts, or of plain rounds."""
+    if not tokens:
+        return "draft"
+    if drafting or tokens > verified:
+        return layout
+    return "decode" if largest == AR else "verify"

@@ -67,20 +67,29 @@ SEEDED, CORRECTED, CONTINUED = range(3)
 NO_DRAFT = -1
 
 
-def branches(margin: NDArray[np.uint8], rules: Overlap) -> tuple[Ints, Bools]:
+def branches(margin: NDArray[np.uint8], rules: Overlap) -> tuple[list[Ints], Bools]:
     """Which branches to prepare for drafts with these margins: [drafts, B-1], of the draft tokens behind the seed.
 
-    Gives the block positions that get a correction branch, [drafts, corrections], 1 to B-1 or 0 for none, and whether
-    there is a continuation branch, [drafts].
+    Gives the block position of each correction branch, [drafts] each, 1 to B-1 or 0 for none, and whether there is a
+    continuation branch, [drafts].
     """
-    risky = is_risky(margin, rules.delta)
-    rank = risky.cumsum(axis=1)
-    nth = [(risky & (rank == n + 1)) for n in range(rules.corrections)]
-    positions = [np.where(hit.any(axis=1), hit.argmax(axis=1) + 1, 0) for hit in nth]
-    count = rank[:, -1]
+    risky = _packed(is_risky(margin, rules.delta))
+    count = np.bitwise_count(risky)
+    positions: list[Ints] = []
+    for _ in range(rules.corrections):
+        lowest = risky & (~risky + np.uint32(1))
+        positions.append(np.where(lowest > 0, np.bitwise_count(lowest - np.uint32(1)).astype(np.int64) + 1, 0))
+        risky = risky ^ lowest
     wanted = {"two-risky": count <= 2, "always": count >= 0, "never": count < 0}[rules.continuation]
-    none = np.zeros((len(margin), 0), np.int64)
-    return np.stack(positions, axis=1) if positions else none, wanted
+    return positions, wanted
+
+
+def _packed(flags: Bools) -> NDArray[np.uint32]:
+    """[drafts] One bit for each of up to 32 flags, the first one lowest."""
+    octets = np.zeros((len(flags), 4), np.uint8)
+    packed = np.packbits(flags, axis=1, bitorder="little")
+    octets[:, : packed.shape[1]] = packed
+    return octets.view("<u4").ravel()
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -101,7 +110,10 @@ class Tables:
 
 def overlap_tables(rounds: Rounds, rules: Overlap) -> Tables:
     """Play one round from everywhere."""
-    sources = [_round(rounds, rules, source) for source in (SEEDED, CORRECTED, CONTINUED)]
+    seeded, continued = _round(rounds, rules, SEEDED), _round(rounds, rules, CONTINUED)
+    # a correct correction is the draft that a forward of its own would have made
+    corrected = (*seeded[:3], seeded[3] - Outcome.DRAFTED.value, seeded[4])
+    sources = [seeded, corrected if rules.recursive else _round(rounds, rules, CORRECTED), continued]
     block = np.full(len(rounds.finished), rules.block_size)
     if rounds.largest is not None:
         block = np.minimum(block, rounds.largest)
@@ -129,14 +141,18 @@ def _round(rounds: Rounds, rules: Overlap, source: int) -> tuple[Ints, Ints, Int
     position, left, cached = places(rounds)
     accepted = matched_lens(match) + 1
     emitted = np.minimum(accepted, left)
-    at, goes_on = branches(margin, rules)
+    corrections, goes_on = branches(margin, rules)
     if source != SEEDED and not rules.recursive:
-        at, goes_on = at * 0, goes_on & False
+        corrections, goes_on = [], goes_on & False
     # a branch runs only where its own round could: neither behind the output limit nor outside the context
     limit, room = rounds.max_output_tokens - position, rounds.max_context - cached
-    at = np.where((at < limit[:, None]) & (at + size <= room[:, None]), at, 0)
+    corrections = [np.where((at < limit) & (at + size <= room), at, 0) for at in corrections]
     goes_on &= (size < limit) & (2 * size <= room)
-    covered = (at == accepted[:, None]).any(axis=1) & (accepted <= left)
+    branch_count, covered = goes_on.astype(np.int64), np.zeros(len(accepted), np.bool_)
+    for at in corrections:
+        branch_count += at > 0
+        covered |= at == accepted
+    covered &= accepted <= left
     full = (accepted == size) & (size <= left) & goes_on
     lives = emitted < left
     corrected = covered & lives & _bit(second, accepted - 1)
@@ -149,10 +165,10 @@ def _round(rounds: Rounds, rules: Overlap, source: int) -> tuple[Ints, Ints, Int
         + continued * Outcome.CONTINUATION_REUSED.value
         + (source == SEEDED) * Outcome.DRAFTED.value
         + (accepted > left) * Outcome.CUT.value
-        + ((at > 0).any(axis=1) | goes_on) * Outcome.PREPARED.value
+        + (branch_count > 0) * Outcome.PREPARED.value
     )
     following = np.select([corrected, continued], [CORRECTED, CONTINUED], NO_DRAFT)
-    return size * (1 + (at > 0).sum(axis=1) + goes_on), accepted, emitted, outcome, following
+    return size * (1 + branch_count), accepted, emitted, outcome, following
 
 
 def _draft(

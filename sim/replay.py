@@ -1,12 +1,14 @@
 """Serving recorded requests on one simulated GPU: prefills and batched rounds, one event each (paper, section 5.3)."""
 
+import math
 from collections.abc import Generator, Sequence
 
+import numpy as np
 import simpy
 
-from recguide.sim.alone import follows_positions, replay_alone
 from recguide.sim.arrivals import Clients, as_recorded
 from recguide.sim.batching import BUCKETED, Batching
+from recguide.sim.closed import ClosedLoop, plan_of
 from recguide.sim.costs import CostModel
 from recguide.sim.figures import Figures
 from recguide.sim.history import History
@@ -17,6 +19,7 @@ from recguide.sim.rounds import Rounds
 from recguide.sim.running import Running
 from recguide.sim.server import Server
 from recguide.sim.stream import Stream
+from recguide.sim.timed import replay_of
 
 __all__ = ["MAX_BATCHED_TOKENS", "PREFILL_STEP", "Replay", "Step", "replay", "serve"]
 
@@ -64,9 +67,11 @@ def serve(
     """
     limits = limits or Limits()
     server = _server_of(rounds, costs, policy, clients, batching, limits, resized, None)
-    alone = clients.limit == 1 and closed and not resized and limits.none
-    if fast and alone and follows_positions(policy, server.method):
-        return replay_alone(rounds, costs, policy, server.method, clients.rest())
+    plan = plan_of(rounds, policy, server.method, batching) if closed and not resized and limits.none else None
+    if fast and plan is not None:
+        order = np.array([arrival.row for arrival in clients.rest()], np.int64)
+        limit = None if clients.limit == math.inf else int(clients.limit)
+        return replay_of(ClosedLoop(rounds, plan, order, limit, limits), costs, batching)
     _run(server)
     return server.replay(closed)
 

@@ -31,18 +31,18 @@ class Running:
         self.tallies: dict[int, Tally] = {}
         self.context_tokens = 0
         """Cached tokens of all of them: everything but the last token of each."""
-        self._bind(np.zeros((8, 0), np.int64))
+        self._bind(np.zeros((9, 0), np.int64))
 
     def _bind(self, state: Ints) -> None:
         self._state = state
-        request, tokens, self.at, block_size, accept_len, self.prompt_tokens, self.ran, self.left = state
+        request, tokens, self.at, block_size, accept_len, self.prompt_tokens, self.ran, self.left, self.held = state
         self._progress = state[1:3]
         self.seen = Outcomes(request, tokens, block_size, accept_len, self.context_tokens)
 
     def join(self, ids: list[int], columns: Sequence[Ints], step: int) -> None:
         """Take in freshly prefilled requests, at the ``column`` that each stood at before its prefill's token."""
         joined = np.stack(columns, axis=1)
-        _, tokens, at, _, _, prompt_tokens, ran, left = joined
+        _, tokens, at, _, _, prompt_tokens, ran, left, _ = joined
         tokens += 1
         at += 1
         left -= 1
@@ -55,7 +55,7 @@ class Running:
     def column(self, arrival: Arrival) -> Ints:
         """Where a request stands before its prefill."""
         first = int(self.rounds.first[arrival.row])
-        return np.array([arrival.row, 0, first, 0, 0, arrival.prompt_tokens, 0, arrival.output_tokens])
+        return np.array([arrival.row, 0, first, 0, 0, arrival.prompt_tokens, 0, arrival.output_tokens, -1])
 
     def evict(self, place: int) -> tuple[int, Ints]:
         """Take a request out of the batch with where it stands; gives its id and column."""

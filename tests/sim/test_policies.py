@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from strategies import constant_trace, random_trace
 
-from recguide.sim.batching import MAX_WAIT, fullest_bucket
+from recguide.sim.batching import BUCKETED, MAX_WAIT
 from recguide.sim.catalogue import make_policy
 from recguide.sim.costs import constant_costs, linear_costs
 from recguide.sim.overlap import Overlap
@@ -76,7 +76,7 @@ def test_a_policy_that_asks_for_an_unrecorded_block_lists_the_recorded_ones(name
 def test_a_bucket_is_the_fullest_one_and_whole(sizes: list[int], waits: st.DataObject) -> None:
     waited = np.array(waits.draw(st.lists(st.integers(0, MAX_WAIT - 1), min_size=len(sizes), max_size=len(sizes))))
     blocks = np.array(sizes)
-    rows = fullest_bucket(blocks, waited)
+    rows = BUCKETED.take(blocks, waited, 0)
     chosen = blocks[rows[0]]
     assert rows.tolist() == np.flatnonzero(blocks == chosen).tolist()
     counts = {size: sizes.count(size) for size in sizes}
@@ -90,7 +90,7 @@ def test_nobody_waits_for_ever(sizes: list[int]) -> None:
     blocks = np.array(sizes)
     waited = np.zeros(len(sizes), np.int64)
     for _ in range(100):
-        rows = fullest_bucket(blocks, waited)
+        rows = BUCKETED.take(blocks, waited, 0)
         waited += 1
         waited[rows] = 0
         assert waited.max() <= MAX_WAIT + len(set(sizes))
