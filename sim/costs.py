@@ -3,7 +3,7 @@
 import csv
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import NamedTuple
@@ -115,9 +115,7 @@ def _profiled(path: str, surfaces: Mapping[str, Surface], kind: str, requests: i
         # prompts of one forward are profiled as one prompt of their total length
         return surfaces[kind].at(1, query_tokens)
     curve = surfaces[kind].at(requests, query_tokens)
-    if kind == "host" and curve.low <= curve.high:
-        return replace(curve, low=-math.inf, high=math.inf)
-    return curve
+    return _everywhere(curve) if kind == "host" and curve.low <= curve.high else curve
 
 
 def constant_costs(**seconds: float) -> CostModel:
@@ -144,7 +142,8 @@ def _linear(
 
 
 def _everywhere(curve: Curve) -> Curve:
-    return replace(curve, low=-math.inf, high=math.inf)
+    shape = curve.knots, curve.breaks, curve.seconds, curve.slopes
+    return Curve(*shape, curve.floor_s, -math.inf, math.inf)
 
 
 def resolve_profile(name: str) -> Path:

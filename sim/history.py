@@ -1,6 +1,5 @@
 """What verification told of each request, round after round, for policies that look back (paper, section 5.2)."""
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -32,42 +31,34 @@ class Signal:
 
 PAPER = Signal()
 ENTROPY, ENTROPY_BEFORE, MATCHED, CHECKED = range(4)
+NOTHING: tuple[float, ...] = (np.nan, np.nan, 0.0, 0.0)
+"""The figures of a request without a round behind it."""
 
 
 class History:
-    """Figures of every request, by the number that it was sent under."""
+    """How the figures of each running request change, which are a column of floats for each.
+
+    They are the entropy of the last round and of the one before it (both NaN before there was one), draft tokens
+    matched so far, and draft tokens checked so far.
+    """
 
     def __init__(self, entropy: Floats, signal: Signal) -> None:
         self.signal = signal
         self._sums = np.concatenate([[0.0], np.cumsum(entropy)])
-        self._table = np.zeros((4, 0))
 
-    def of(self, ids: Sequence[int]) -> Floats:
-        """[4, requests] Entropy of the last round, of the one before it (both NaN before there was one), draft tokens
-        matched so far, and draft tokens checked so far."""
-        self._grow(max(ids, default=-1))
-        return self._table[:, np.asarray(ids, np.int64)]
-
-    def forget(self, sent: int) -> None:
-        """Nothing is known of this request."""
-        self._grow(sent)
-        self._table[:, sent] = (np.nan, np.nan, 0, 0)
-
-    def tell(self, ids: Sequence[int], at: Ints, block_size: Ints | int, emitted: Ints) -> None:
-        """A round of these requests ended, which started at these rows of ``Rounds``."""
-        self._grow(max(ids, default=-1))
-        where = np.asarray(ids, np.int64)
+    def tell(self, figures: Floats, places: Ints | None, at: Ints, block_size: Ints | int, emitted: Ints) -> None:
+        """Rounds of the requests in these columns (None: of all) ended, which started at these rows of ``Rounds``."""
         count = self.signal.decisions(emitted, block_size)
-        table = self._table
-        table[ENTROPY_BEFORE, where] = table[ENTROPY, where]
-        table[ENTROPY, where] = (self._sums[at + count] - self._sums[at]) / count
-        drafts = np.asarray(block_size) - 1
-        table[MATCHED, where] += np.minimum(emitted - 1, drafts)
-        table[CHECKED, where] += np.minimum(emitted, drafts)
-
-    def _grow(self, sent: int) -> None:
-        missing = sent + 1 - self._table.shape[1]
-        if missing > 0:
-            fresh = np.zeros((4, max(missing, 64, self._table.shape[1])))
-            fresh[:2] = np.nan
-            self._table = np.concatenate([self._table, fresh], axis=1)
+        drafts = block_size - 1
+        mean = (self._sums.take(at + count) - self._sums.take(at)) / count
+        matched, checked = np.minimum(emitted - 1, drafts), np.minimum(emitted, drafts)
+        if places is None:
+            figures[ENTROPY_BEFORE] = figures[ENTROPY]
+            figures[ENTROPY] = mean
+            figures[MATCHED] += matched
+            figures[CHECKED] += checked
+        else:
+            figures[ENTROPY_BEFORE, places] = figures[ENTROPY, places]
+            figures[ENTROPY, places] = mean
+            figures[MATCHED, places] += matched
+            figures[CHECKED, places] += checked

@@ -1,6 +1,7 @@
 """KV pages: who fits into the GPU's cache, and who has to give way (recompute, as in vLLM's scheduler)."""
 
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 
@@ -62,6 +63,14 @@ class Limits:
             )
 
 
+class Column(NamedTuple):
+    """Where one request stands."""
+
+    state: tuple[int, ...]
+    figures: tuple[float, ...]
+    """What verification told of it, as ``History`` has it."""
+
+
 @dataclass(slots=True)
 class Prompt:
     """A request that waits for its prefill, or for its recomputation after it lost its pages."""
@@ -73,7 +82,7 @@ class Prompt:
     """Of these, prefilled already."""
     admitted: bool = False
     """Whether pages for all of its tokens are set aside."""
-    column: Ints | None = None
+    column: Column | None = None
     """Where it stood when it was preempted."""
 
 

@@ -2,7 +2,6 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import partial
 from math import log, sqrt
 
 import numpy as np
@@ -90,12 +89,13 @@ def bandit(sizes: Sequence[int], exploration: float = EXPLORATION) -> BlockPolic
         untried = [size for size in sizes if size not in seen.tallies]
         if untried:
             return untried[0]
-        return max(sizes, key=partial(_bound, seen, sizes, exploration))
+        return max(sizes, key=_bounds(seen, sizes, exploration).__getitem__)
 
     return Informed(choose)
 
 
-def _bound(seen: Outcomes, sizes: Sequence[int], exploration: float, size: int) -> float:
-    rates = {one: seen.tallies[one].tokens / (seen.tallies[one].seconds or 1e-12) for one in sizes}
-    pulls = sum(seen.tallies[one].rounds for one in sizes)
-    return rates[size] / max(rates.values()) + exploration * sqrt(2 * log(pulls) / seen.tallies[size].rounds)
+def _bounds(seen: Outcomes, sizes: Sequence[int], exploration: float) -> dict[int, float]:
+    tallies = {size: seen.tallies[size] for size in sizes}
+    rates = {size: tally.tokens / (tally.seconds or 1e-12) for size, tally in tallies.items()}
+    best, spread = max(rates.values()), 2 * log(sum(tally.rounds for tally in tallies.values()))
+    return {size: rates[size] / best + exploration * sqrt(spread / tallies[size].rounds) for size in sizes}

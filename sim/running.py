@@ -7,7 +7,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from recguide.sim.arrivals import Arrival
-from recguide.sim.history import History
+from recguide.sim.history import NOTHING, Floats, History
+from recguide.sim.memory import Column
 from recguide.sim.policies import Outcomes, Tally
 from recguide.sim.rounds import Ints, Rounds, largest_fitting
 
@@ -27,21 +28,21 @@ class Running:
         self.ids: list[int] = []
         """Sent requests, in the order of the columns."""
         self.history: History | None = None
-        """Kept for policies that look back."""
+        """For policies that look back."""
         self.tallies: dict[int, Tally] = {}
         self.context_tokens = 0
         """Cached tokens of all of them: everything but the last token of each."""
-        self._bind(np.zeros((9, 0), np.int64))
+        self._bind(np.zeros((9, 0), np.int64), np.zeros((len(NOTHING), 0)))
 
-    def _bind(self, state: Ints) -> None:
-        self._state = state
+    def _bind(self, state: Ints, figures: Floats) -> None:
+        self._state, self._figures = state, figures
         request, tokens, self.at, block_size, accept_len, self.prompt_tokens, self.ran, self.left, self.held = state
         self._progress = state[1:3]
         self.seen = Outcomes(request, tokens, block_size, accept_len, self.context_tokens)
 
-    def join(self, ids: list[int], columns: Sequence[Ints], step: int) -> None:
+    def join(self, ids: list[int], columns: Sequence[Column], step: int) -> None:
         """Take in freshly prefilled requests, at the ``column`` that each stood at before its prefill's token."""
-        joined = np.stack(columns, axis=1)
+        joined = np.array([column.state for column in columns]).T
         _, tokens, at, _, _, prompt_tokens, ran, left, _ = joined
         tokens += 1
         at += 1
@@ -49,20 +50,21 @@ class Running:
         ran.fill(step)
         self.ids += ids
         self.context_tokens += int((prompt_tokens + tokens - 1).sum())
-        self._bind(np.concatenate([self._state, joined], axis=1))
+        figures = np.array([column.figures for column in columns]).T
+        self._bind(np.concatenate([self._state, joined], axis=1), np.concatenate([self._figures, figures], axis=1))
         self._go_on()
 
-    def column(self, arrival: Arrival) -> Ints:
+    def column(self, arrival: Arrival) -> Column:
         """Where a request stands before its prefill."""
         first = int(self.rounds.first[arrival.row])
-        return np.array([arrival.row, 0, first, 0, 0, arrival.prompt_tokens, 0, arrival.output_tokens, -1])
+        return Column((arrival.row, 0, first, 0, 0, arrival.prompt_tokens, 0, arrival.output_tokens, -1), NOTHING)
 
-    def evict(self, place: int) -> tuple[int, Ints]:
+    def evict(self, place: int) -> tuple[int, Column]:
         """Take a request out of the batch with where it stands; gives its id and column."""
-        column = self._state[:, place].copy()
+        column = Column(tuple(self._state[:, place].tolist()), tuple(self._figures[:, place].tolist()))
         self.context_tokens -= self.cached(np.array([place]))
         sent = self.ids.pop(place)
-        self._bind(np.delete(self._state, place, axis=1))
+        self._bind(np.delete(self._state, place, axis=1), np.delete(self._figures, place, axis=1))
         return sent, column
 
     def advance(self, block_size: int | Ints, rows: Ints | None, step: int) -> list[int]:
@@ -78,7 +80,7 @@ class Running:
         """What policies may see."""
         seen = self.seen
         if self.history is not None:
-            seen.entropy, seen.entropy_before, seen.matched, seen.checked = self.history.of(self.ids)
+            seen.entropy, seen.entropy_before, seen.matched, seen.checked = self._figures
             seen.tallies = self.tallies
         return seen
 
@@ -98,8 +100,7 @@ class Running:
         if accepted is not None:
             emitted = self._cut(emitted, accepted, rows)
         if self.history is not None:
-            ids = self.ids if rows is None else [self.ids[row] for row in rows.tolist()]
-            self.history.tell(ids, self.at_of(rows), block_size, emitted)
+            self.history.tell(self._figures, rows, self.at_of(rows), block_size, emitted)
         if rows is None:
             self._progress += emitted
             seen.block_size[:] = block_size
@@ -131,9 +132,8 @@ class Running:
             self.seen.request[place], self.at[place] = row, self.rounds.first[row]
             # nothing is known yet of the text that starts here, and all that came before is its prompt
             self.seen.tokens[place] = self.seen.block_size[place] = self.seen.accept_len[place] = 0
+            self._figures[:, place] = NOTHING
             self.seams += 1
-            if self.history is not None:
-                self.history.forget(self.ids[place])
 
     @property
     def largest(self) -> Ints | None:
@@ -164,7 +164,7 @@ class Running:
         self.context_tokens -= self.cached(np.flatnonzero(ended))
         gone = [sent for sent, end in zip(self.ids, finished, strict=True) if end]
         self.ids = [sent for sent, end in zip(self.ids, finished, strict=True) if not end]
-        self._bind(np.compress(~ended, self._state, axis=1))
+        self._bind(self._state[:, ~ended], self._figures[:, ~ended])
         return gone
 
 

@@ -49,6 +49,8 @@ class Server:
 
     def receive(self, now: float, free_since: float) -> None:
         """Take in what came by ``now`` and has a place; places are free since ``free_since``."""
+        if self.clients.next is None:
+            return
         for arrival in self.clients.due(now, self.in_flight):
             sent = self.log.send(arrival, max(arrival.arrival_s, free_since))
             self.limits.check_fits(arrival, f"request {sent}")
@@ -172,7 +174,7 @@ class Server:
             return
         place = int(np.argmax(self.running.ids))
         sent, column = self.running.evict(place)
-        tokens = int(column[1] + column[5])
+        tokens = column.state[1] + column.state[5]
         self.recomputed_tokens += tokens
         self.waiting.appendleft(Prompt(sent, tokens, column=column))
 
