@@ -23,6 +23,7 @@ from recguide.engine.blocks import BlockBatch, build
 from recguide.engine.distill import Corpus
 from recguide.engine.model import Decoder, Layer, LowRank
 from recguide.traces.checks import require
+from recguide.traces.errors import InputError
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,7 +115,7 @@ def kept(corpus: Corpus, min_response: int = 8) -> tuple[np.ndarray, np.ndarray,
     """The arrays of a corpus without responses shorter than ``min_response`` tokens; ValueError if all of them are."""
     rows = corpus.response_lens >= min_response
     if not rows.any():
-        raise ValueError(f"corpus: {len(rows)} responses, and none of {min_response} tokens or more")
+        raise InputError(f"corpus: {len(rows)} responses, and none of {min_response} tokens or more")
     return corpus.tokens[rows], corpus.prompt_lens[rows], corpus.response_lens[rows]
 
 

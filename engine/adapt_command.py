@@ -7,6 +7,7 @@ from typing import Annotated
 import typer
 
 from recguide.traces.checks import require
+from recguide.traces.errors import InputError
 
 
 def say(text: str) -> None:
@@ -54,7 +55,7 @@ def adapt(
     from recguide.engine.environment import command_line
 
     if not (prompts or corpus or invent):
-        raise ValueError("adapt: nothing to train on: give --prompts, --corpus or --invent")
+        raise InputError("adapt: nothing to train on: give --prompts, --corpus or --invent")
     for option, path in (("--output", output), ("--save-corpus", save_corpus)):
         require(path is None or path.parent.is_dir(), option, str(path), "a path in a folder that is there")
     recipe = Recipe(

@@ -22,6 +22,7 @@ from recguide.engine.model import Decoder
 from recguide.engine.steps import StepDecoder
 from recguide.engine.tokenizer import Tokenizer
 from recguide.traces.checks import require
+from recguide.traces.errors import InputError
 
 Say = Callable[[str], None]
 
@@ -63,7 +64,7 @@ def distil_source(model: str, device: torch.device, source: Source, say: Say) ->
     """Greedy responses of the base model to the prompts of a source."""
     loaded = load_model(model, device, training_dtype(device))
     if loaded.tokenizer is None:
-        raise ValueError(f"{model}: has no tokenizer, so there is nothing to distil")
+        raise InputError(f"{model}: has no tokenizer, so there is nothing to distil")
     started = time.monotonic()
     texts = [prompt for path in source.prompts for prompt in read_training_prompts(path)]
     encoded = encode_prompts(loaded.tokenizer, texts, source.max_prompt, source.shortest)
@@ -71,7 +72,7 @@ def distil_source(model: str, device: torch.device, source: Source, say: Say) ->
         encoded += _invented(loaded.decoder, loaded.tokenizer, source)
     say(f"{len(encoded)} prompts after {time.monotonic() - started:.0f} s")
     if not encoded:
-        raise ValueError(f"nothing to distil: no prompt of {source.shortest + 1} to {source.max_prompt} tokens")
+        raise InputError(f"nothing to distil: no prompt of {source.shortest + 1} to {source.max_prompt} tokens")
     # long training texts differ in kind from file to file: any part of them should be a fair sample
     np.random.default_rng(0).shuffle(encoded)
     steps = StepDecoder(loaded.decoder, source.batch, source.max_prompt + source.max_response)

@@ -18,6 +18,7 @@ from safetensors.torch import save
 from torch import Tensor, nn
 
 from recguide.engine.model import Decoder, Layer, Linear, LowRank
+from recguide.traces.errors import InputError
 from recguide.traces.files import replacing
 
 FORMAT = 1
@@ -80,9 +81,9 @@ def read_info(path: Path) -> AdapterInfo:
         with safe_open(path, framework="pt") as file:
             text = (file.metadata() or {}).get("recguide_adapter")
     except SafetensorError as error:
-        raise ValueError(f"{path}: not a readable safetensors file ({error})") from error
+        raise InputError(f"{path}: not a readable safetensors file ({error})") from error
     if text is None:
-        raise ValueError(f"{path}: no 'recguide_adapter' metadata; found a safetensors file of another kind")
+        raise InputError(f"{path}: no 'recguide_adapter' metadata; found a safetensors file of another kind")
     return _parsed(path, text)
 
 
@@ -90,10 +91,10 @@ def _parsed(path: Path, text: str) -> AdapterInfo:
     try:
         fields = json.loads(text)
         if fields.get("format") != FORMAT:
-            raise ValueError(f"format: found {fields.get('format')!r}, allowed: {FORMAT}")
+            raise InputError(f"format: found {fields.get('format')!r}, allowed: {FORMAT}")
         return AdapterInfo(**fields)
     except (ValueError, TypeError, AttributeError) as error:
-        raise ValueError(f"{path}: recguide_adapter: {error}") from error
+        raise InputError(f"{path}: recguide_adapter: {error}") from error
 
 
 def file_sha256(path: Path) -> str:
@@ -107,7 +108,7 @@ def resolve_adapter(name: str) -> Path:
         if path.is_file():
             return path
     shipped = sorted(path.stem for path in SHIPPED.glob("*.safetensors"))
-    raise ValueError(f"adapter {name!r}: no such file, and the shipped ones are {shipped}")
+    raise InputError(f"adapter {name!r}: no such file, and the shipped ones are {shipped}")
 
 
 def load_adapter(decoder: Decoder, path: Path, weights_sha256: str, merge: bool = True) -> AdapterInfo:
@@ -118,7 +119,7 @@ def load_adapter(decoder: Decoder, path: Path, weights_sha256: str, merge: bool 
     """
     info = read_info(path)
     if info.base_weights_sha256 != weights_sha256:
-        raise ValueError(
+        raise InputError(
             f"{path}: made for {info.base_model} with weights {info.base_weights_sha256[:12]}, "
             f"but the loaded weights are {weights_sha256[:12]}"
         )
@@ -147,9 +148,9 @@ def attach(decoder: Decoder, info: AdapterInfo, tensors: Mapping[str, Tensor], p
                     a, b = _dequantise(left, f"draft.{name}")
                     linear.updates.append(LowRank(a.to(like), b.to(like), draft_only=True))
     except (KeyError, RuntimeError) as error:
-        raise ValueError(f"{path}: does not fit {decoder.config.name}: {error}") from error
+        raise InputError(f"{path}: does not fit {decoder.config.name}: {error}") from error
     if left:
-        raise ValueError(f"{path}: tensors left over: {sorted(left)[:4]}")
+        raise InputError(f"{path}: tensors left over: {sorted(left)[:4]}")
 
 
 def _dequantise(tensors: dict[str, Tensor], key: str) -> tuple[Tensor, Tensor]:

@@ -12,6 +12,7 @@ from safetensors.torch import load_file
 from torch import Tensor
 
 from recguide.engine.model import ModelConfig
+from recguide.traces.errors import InputError
 
 MODEL_TYPES = ("llama", "mistral")
 _SIZES = {
@@ -58,23 +59,23 @@ def read_config(folder: Path) -> ModelConfig:
 
 def _read_json(path: Path) -> dict[str, Any]:
     if not path.exists():
-        raise ValueError(f"{path}: not there; a model is a known name or a Hugging Face directory")
+        raise InputError(f"{path}: not there; a model is a known name or a Hugging Face directory")
     try:
         content = json.loads(path.read_text(encoding="utf-8"))
     except (json.JSONDecodeError, UnicodeDecodeError) as error:
-        raise ValueError(f"{path}: not JSON: {error}") from error
+        raise InputError(f"{path}: not JSON: {error}") from error
     if not isinstance(content, dict):
-        raise ValueError(f"{path}: found a {type(content).__name__}, expected an object")
+        raise InputError(f"{path}: found a {type(content).__name__}, expected an object")
     return content
 
 
 def _check_family(raw: Mapping[str, Any], path: Path) -> None:
     if raw.get("model_type") not in MODEL_TYPES:
-        raise ValueError(f"{path}: model_type: {raw.get('model_type')!r}; allowed: {', '.join(MODEL_TYPES)}")
+        raise InputError(f"{path}: model_type: {raw.get('model_type')!r}; allowed: {', '.join(MODEL_TYPES)}")
     for field, unused in _UNSUPPORTED.items():
         value = raw.get(field)
         if value is not None and value not in unused:
-            raise ValueError(f"{path}: {field}: {value!r} is not supported; allowed: {[None, *unused]}")
+            raise InputError(f"{path}: {field}: {value!r} is not supported; allowed: {[None, *unused]}")
 
 
 def _size(raw: Mapping[str, Any], field: str, path: Path) -> int:
@@ -82,13 +83,13 @@ def _size(raw: Mapping[str, Any], field: str, path: Path) -> int:
     # the mask is a token, and tokens count from 0
     least = 0 if field == "mask_token_id" else 1
     if not isinstance(value, int) or isinstance(value, bool) or value < least:
-        raise ValueError(f"{path}: {field}: {value!r}; expected a whole number of at least {least}")
+        raise InputError(f"{path}: {field}: {value!r}; expected a whole number of at least {least}")
     return value
 
 
 def _positive(value: Any, field: str, path: Path) -> float:  # noqa: ANN401 - whatever JSON holds
     if not isinstance(value, int | float) or not 0 < value < float("inf"):
-        raise ValueError(f"{path}: {field}: {value!r}; expected a positive number")
+        raise InputError(f"{path}: {field}: {value!r}; expected a positive number")
     return float(value)
 
 
@@ -98,7 +99,7 @@ def _rope_theta(raw: Mapping[str, Any], path: Path) -> float:
         rope = raw.get(field) or {}
         kind = rope.get("rope_type", rope.get("type", "default"))
         if kind != "default":
-            raise ValueError(f"{path}: {field}: rotary embeddings of type {kind!r} are not supported yet")
+            raise InputError(f"{path}: {field}: rotary embeddings of type {kind!r} are not supported yet")
     theta = (raw.get("rope_parameters") or {}).get("rope_theta", raw.get("rope_theta"))
     return _positive(theta, "rope_theta", path)
 
@@ -109,7 +110,7 @@ def _eos_ids(folder: Path, raw: Mapping[str, Any], path: Path) -> tuple[int, ...
     value = raw.get("eos_token_id") if value is None else value
     ids = value if isinstance(value, list) else [value]
     if not ids or not all(isinstance(token, int) and token >= 0 for token in ids):
-        raise ValueError(f"{path}: eos_token_id: {value!r}; expected a token id or a list of them")
+        raise InputError(f"{path}: eos_token_id: {value!r}; expected a token id or a list of them")
     return tuple(ids)
 
 
@@ -123,7 +124,7 @@ def read_weights(folder: Path, config: ModelConfig) -> dict[str, Tensor]:
         try:
             stored = load_file(path)
         except (SafetensorError, OSError) as error:
-            raise ValueError(f"{path}: not a readable safetensors file: {error}") from error
+            raise InputError(f"{path}: not a readable safetensors file: {error}") from error
         weights.update({name.removeprefix("model."): tensor for name, tensor in stored.items()})
     weights = {name: tensor for name, tensor in weights.items() if not name.endswith("rotary_emb.inv_freq")}
     return _without_tied_head(weights, folder) if config.tie_word_embeddings else weights
@@ -135,13 +136,13 @@ def _weight_files(folder: Path) -> list[Path]:
         return [folder / name for name in sorted(set(_read_json(index).get("weight_map", {}).values()))]
     if (folder / "model.safetensors").exists():
         return [folder / "model.safetensors"]
-    raise ValueError(f"{folder}: neither model.safetensors nor model.safetensors.index.json is there")
+    raise InputError(f"{folder}: neither model.safetensors nor model.safetensors.index.json is there")
 
 
 def _without_tied_head(weights: dict[str, Tensor], folder: Path) -> dict[str, Tensor]:
     head = weights.pop("lm_head.weight", None)
     if head is not None and not torch.equal(head, weights.get("embed_tokens.weight", head.new_empty(0))):
-        raise ValueError(f"{folder}: lm_head.weight differs from the embedding, but config.json ties them")
+        raise InputError(f"{folder}: lm_head.weight differs from the embedding, but config.json ties them")
     return weights
 
 

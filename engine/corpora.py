@@ -10,6 +10,7 @@ import numpy as np
 
 from recguide.engine.distill import Corpus
 from recguide.engine.tokenizer import Tokenizer
+from recguide.traces.errors import InputError
 from recguide.traces.files import replacing
 
 # first words of prompts that the model completes: much code and mathematics, since those are scarce in prompt files
@@ -61,7 +62,7 @@ def load_corpus(path: Path) -> Corpus:
         with path.open("rb") as raw, np.load(raw) as file:
             arrays = [file[name].astype(np.int32) for name in ("tokens", "prompt_lens", "response_lens")]
     except (OSError, KeyError, ValueError, EOFError, BadZipFile) as error:
-        raise ValueError(f"{path}: not a corpus file ({error})") from error
+        raise InputError(f"{path}: not a corpus file ({error})") from error
     return Corpus(*arrays)
 
 
@@ -74,7 +75,7 @@ def read_training_prompts(path: Path) -> list[str]:
             try:
                 prompts.append(str(json.loads(line)["prompt"]))
             except (json.JSONDecodeError, KeyError, TypeError) as error:
-                raise ValueError(f"{path}:{number}: expected an object with a 'prompt', found {line[:60]!r}") from error
+                raise InputError(f"{path}:{number}: expected an object with a 'prompt', found {line[:60]!r}") from error
     return prompts
 
 
@@ -93,6 +94,6 @@ def user_openings(tokenizer: Tokenizer) -> tuple[list[list[int]], list[int]]:
     whole = tokenizer.encode_chat("\u2603")
     at = next((i for i in range(len(whole)) if whole[i : i + len(marker)] == marker), None)
     if at is None:
-        raise ValueError("tokenizer: the chat template does not keep the user's text apart from its own")
+        raise InputError("tokenizer: the chat template does not keep the user's text apart from its own")
     openings = [[*whole[:at], *tokenizer.encode(opening)] for opening in OPENINGS]
     return openings, whole[at + len(marker) :]

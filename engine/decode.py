@@ -17,6 +17,7 @@ from torch import Tensor
 from recguide.engine.attention import causal_mask, draft_mask
 from recguide.engine.model import Decoder, KVCache
 from recguide.sim.rounds import AR, emitted_lens, largest_fitting
+from recguide.traces.errors import InputError
 
 BLOCK_SIZES = (4, 8, 16, 32)
 
@@ -97,7 +98,7 @@ def linear_self_speculation(
     Near the context limit a round takes the largest of the smaller ``block_sizes`` that fits, else one token.
     """
     if block_size < 2:
-        raise ValueError(f"block size {block_size}: a block has at least 2 tokens, its seed and one draft")
+        raise InputError(f"block size {block_size}: a block has at least 2 tokens, its seed and one draft")
     grid = sorted({block_size, *(size for size in block_sizes if 2 <= size < block_size)})
     return _decode(decoder, prompts, grid, max_new_tokens, max_context)
 
@@ -174,10 +175,10 @@ def _decode(
 
 def _check(prompts: Sequence[Sequence[int]], max_new_tokens: int, limit: int) -> None:
     if max_new_tokens < 1:
-        raise ValueError(f"max_new_tokens is {max_new_tokens}; allowed: at least 1")
+        raise InputError(f"max_new_tokens is {max_new_tokens}; allowed: at least 1")
     for index, prompt in enumerate(prompts):
         if not 1 <= len(prompt) < limit:
-            raise ValueError(f"prompt {index}: {len(prompt)} tokens; allowed: 1 to {limit - 1}, the context less one")
+            raise InputError(f"prompt {index}: {len(prompt)} tokens; allowed: 1 to {limit - 1}, the context less one")
 
 
 def _step(decoder: Decoder, cache: KVCache, requests: Sequence[Request], grid: Sequence[int], limit: int) -> None:

@@ -9,6 +9,8 @@ from pathlib import Path
 
 import torch
 
+from recguide.traces.errors import InputError
+
 
 def engine_commit() -> str:
     """The git commit of this code, "+changes" where the checkout has uncommitted ones; else the release.
@@ -52,9 +54,9 @@ def chosen_device(name: str) -> torch.device:
     try:
         device = torch.device(name)
     except RuntimeError as error:
-        raise ValueError(f"device {name!r}: not a device; allowed: auto, cpu, cuda, cuda:0, ...") from error
+        raise InputError(f"device {name!r}: not a device; allowed: auto, cpu, cuda, cuda:0, ...") from error
     if device.type == "cuda" and (device.index or 0) >= torch.cuda.device_count():
-        raise ValueError(f"device {name!r}: this machine has {torch.cuda.device_count()} CUDA devices")
+        raise InputError(f"device {name!r}: this machine has {torch.cuda.device_count()} CUDA devices")
     return device
 
 

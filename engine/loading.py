@@ -13,6 +13,7 @@ from recguide.engine.checkpoints import read_config, read_weights, weights_sha25
 from recguide.engine.model import Decoder, ModelConfig
 from recguide.engine.shapes import SHAPES, random_decoder, random_sha256
 from recguide.engine.tokenizer import Tokenizer, read_tokenizer
+from recguide.traces.errors import InputError
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,7 +63,7 @@ def _base_model(name: str, device: torch.device | str, dtype: torch.dtype, seed:
     folder = Path(name)
     if not folder.is_dir():
         known = ", ".join([smollm2.NAME, *SHAPES])
-        raise ValueError(f"model {name!r}: no such directory, and not one of the known names: {known}")
+        raise InputError(f"model {name!r}: no such directory, and not one of the known names: {known}")
     config = read_config(folder)
     return _loaded(config, read_weights(folder, config), read_tokenizer(folder), device, dtype)
 

@@ -8,6 +8,8 @@ from torch import Tensor, nn
 from torch.nn import functional as F  # noqa: N812
 
 from recguide.engine.attention import attend, mask_bias
+from recguide.engine.rotary import QueryScaling, RopeScaling, Table, Yarn, frequencies, rotary_table, rotate, scaled
+from recguide.traces.errors import InputError
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,6 +35,8 @@ class ModelConfig:
     mask_id: int
     eos_ids: tuple[int, ...]
     draft_shift: int = 0
+    rope_scaling: RopeScaling | None = None
+    query_scaling: QueryScaling | None = None
 
 
 class KVCache:
@@ -82,8 +86,8 @@ class LowRank(nn.Module):
         self.draft_only = draft_only
 
     def forward(self, x: Tensor) -> Tensor:
-        """The update's own output for ``x`` ``[..., in]``."""
-        return F.linear(F.linear(x, self.a), self.b)
+        """The update's own output for ``x`` ``[..., in]``, in the dtype of the update."""
+        return F.linear(F.linear(x.to(self.a.dtype), self.a), self.b)
 
 
 class Linear(nn.Module):
@@ -95,16 +99,16 @@ class Linear(nn.Module):
         self.updates = nn.ModuleList()
 
     def forward(self, x: Tensor, draft: Draft) -> Tensor:
-        """Project ``x`` ``[N, T, in]``."""
+        """Project ``x`` ``[N, T, in]``. An update more precise than the weights is added before the sum is rounded."""
         y = F.linear(x, self.weight)
         for update in self.updates:
             assert isinstance(update, LowRank)
             if not update.draft_only or draft is True:
-                y = y + update(x)
+                y = (y + update(x)).to(y.dtype)
             elif isinstance(draft, Tensor):
-                y = y + update(x) * draft.to(y.dtype)
+                y = (y + update(x) * draft).to(y.dtype)
             elif draft is not False:
-                y = torch.cat([y[:, :draft], y[:, draft:] + update(x[:, draft:])], 1)
+                y = torch.cat([y[:, :draft], (y[:, draft:] + update(x[:, draft:])).to(y.dtype)], 1)
         return y
 
 
@@ -124,20 +128,6 @@ def masked_attention(mask: Tensor, dtype: torch.dtype, cache: KVCache | None, sl
         return attend(q.transpose(1, 2), *cache.read(layer, q.shape[0], mask.shape[-1]), bias)
 
     return attention
-
-
-def rotary_table(positions: Tensor, head_dim: int, theta: float) -> tuple[Tensor, Tensor]:
-    """Cosines and sines ``[N, T, 1, head_dim / 2]`` in fp32 for rotary embedding at ``positions`` ``[N, T]``."""
-    exponents = torch.arange(0, head_dim, 2, device=positions.device, dtype=torch.float32) / head_dim
-    angles = positions.float()[..., None, None] * theta**-exponents
-    return angles.cos(), angles.sin()
-
-
-def rotate(x: Tensor, table: tuple[Tensor, Tensor]) -> Tensor:
-    """Apply the half-split rotary embedding to ``x`` ``[N, T, heads, head_dim]``."""
-    cos, sin = table
-    first, second = x.float().chunk(2, -1)
-    return torch.cat([first * cos - second * sin, second * cos + first * sin], -1).to(x.dtype)
 
 
 class Layer(nn.Module):
@@ -160,15 +150,15 @@ class Layer(nn.Module):
         """RMS norm over the last axis."""
         return F.rms_norm(x, (x.shape[-1],), weight, self.config.rms_norm_eps)
 
-    def projections(self, x: Tensor, table: tuple[Tensor, Tensor], draft: Draft) -> tuple[Tensor, Tensor, Tensor]:
-        """Rotated queries, rotated keys and values, each ``[N, T, heads, head_dim]``."""
+    def projections(self, x: Tensor, tables: tuple[Table, Table], draft: Draft) -> tuple[Tensor, Tensor, Tensor]:
+        """Rotated queries, rotated keys and values, each ``[N, T, heads, head_dim]``; ``tables`` as in `Decoder`."""
         n, t, _ = x.shape
         qkv = self.qkv(self.norm(x, self.input_norm), draft)
         q, k, v = qkv.split([self.q_size, self.kv_size, self.kv_size], -1)
         heads, kv_heads, dim = self.config.num_heads, self.config.num_kv_heads, self.config.head_dim
         return (
-            rotate(q.view(n, t, heads, dim), table),
-            rotate(k.view(n, t, kv_heads, dim), table),
+            rotate(q.view(n, t, heads, dim), tables[0]),
+            rotate(k.view(n, t, kv_heads, dim), tables[1]),
             v.view(n, t, kv_heads, dim),
         )
 
@@ -178,6 +168,20 @@ class Layer(nn.Module):
         gate, up = self.gate_up(self.norm(x, self.post_attention_norm), draft).chunk(2, -1)
         fed: Tensor = x + self.down(F.silu(gate) * up, draft)
         return fed
+
+    def places(self) -> dict[str, Tensor]:
+        """Its weights by their Hugging Face names."""
+        q, k, v = self.qkv.weight.split([self.q_size, self.kv_size, self.kv_size])
+        gate, up = self.gate_up.weight.chunk(2)
+        attention = {"q_proj": q, "k_proj": k, "v_proj": v, "o_proj": self.out.weight}
+        return {
+            "input_layernorm": self.input_norm,
+            **{f"self_attn.{name}": weight for name, weight in attention.items()},
+            "post_attention_layernorm": self.post_attention_norm,
+            "mlp.gate_proj": gate,
+            "mlp.up_proj": up,
+            "mlp.down_proj": self.down.weight,
+        }
 
 
 class Decoder(nn.Module):
@@ -189,6 +193,9 @@ class Decoder(nn.Module):
         self.embed_tokens = nn.Parameter(torch.empty(config.vocab_size, config.hidden_size, device=device, dtype=dtype))
         self.layers = nn.ModuleList([Layer(config, device, dtype) for _ in range(config.num_layers)])
         self.final_norm = nn.Parameter(torch.empty(config.hidden_size, device=device, dtype=dtype))
+        self.frequencies: Tensor
+        turning = frequencies(config.head_dim, config.rope_theta, config.rope_scaling)
+        self.register_buffer("frequencies", turning.to(self.embed_tokens.device), persistent=False)
         # an adapter's input embedding of the mask token; the output head keeps the base's row
         self.mask_embedding: nn.Parameter | None = None
         self.head = (
@@ -232,52 +239,53 @@ class Decoder(nn.Module):
     def run(self, ids: Tensor, positions: Tensor, attention: Attention, draft: Draft = False) -> Tensor:
         """:meth:`hidden` with attention, and what becomes of keys and values, left to a function of one's own."""
         x = self.embed(ids)
-        table = rotary_table(positions, self.config.head_dim, self.config.rope_theta)
+        tables = self.rotary_tables(positions)
         for index, layer in enumerate(self.layers):
             assert isinstance(layer, Layer)
-            x = layer.finish(x, attention(index, *layer.projections(x, table, draft)), draft)
+            x = layer.finish(x, attention(index, *layer.projections(x, tables, draft)), draft)
         return F.rms_norm(x, (x.shape[-1],), self.final_norm, self.config.rms_norm_eps)
+
+    def rotary_tables(self, positions: Tensor) -> tuple[Table, Table]:
+        """What rotates queries, and what rotates keys, at ``positions`` ``[N, T]``."""
+        scaling = self.config.rope_scaling
+        factor = scaling.attention_factor if isinstance(scaling, Yarn) else 1.0
+        table = rotary_table(positions, self.frequencies, factor)
+        return scaled(table, positions, self.config.query_scaling), table
 
     def logits(self, hidden: Tensor) -> Tensor:
         """Scores of every token in fp32, ``[..., vocab]``, from hidden states ``[..., hidden]``."""
         return F.linear(hidden, self.head).float()
 
-    def load(self, weights: Mapping[str, Tensor]) -> None:
+    @torch.no_grad()
+    def load(self, weights: Mapping[str, Tensor], origin: Callable[[str], str] = str) -> None:
         """Take weights under their Hugging Face Llama names without the leading ``model.``; fuse q, k, v and gate, up.
 
-        Raises ValueError naming every key that is missing or left over, or whose shape does not fit.
+        Raises ValueError naming the keys that are missing or left over, and any weight whose shape does not fit or that
+        holds NaN or infinity in the decoder's dtype. ``origin`` says what a weight is called in such a message.
         """
-        left = dict(weights)
-        missing = [name for parts, _ in self._sources() for name in parts if name not in left]
-        known = {name for parts, _ in self._sources() for name in parts}
-        if missing or left.keys() - known:
-            raise ValueError(f"weights: missing {sorted(missing)}, left over {sorted(left.keys() - known)}")
-        with torch.no_grad():
-            for parts, parameter in self._sources():
-                fused = torch.cat([left[name].to(parameter.device, parameter.dtype) for name in parts])
-                if fused.shape != parameter.shape:
-                    raise ValueError(
-                        f"{' + '.join(parts)}: shape {list(fused.shape)}, expected {list(parameter.shape)}"
-                    )
-                parameter.copy_(fused)
+        places = self._places()
+        missing, left = (sorted(map(origin, keys)) for keys in (places.keys() - weights, weights.keys() - places))
+        if missing or left:
+            raise ValueError(f"weights: missing {_listed(missing)}, left over {_listed(left)}")
+        for name, place in places.items():
+            weight = weights[name]
+            if weight.shape != place.shape:
+                raise ValueError(f"{origin(name)}: shape {list(weight.shape)}, expected {list(place.shape)}")
+            place.copy_(weight)
+            # the extremes carry NaN and infinity, and need no memory of their own
+            if not torch.stack(place.aminmax()).isfinite().all():
+                raise ValueError(f"{origin(name)}: holds NaN or infinity, as stored or once it is {place.dtype}")
 
-    def _sources(self) -> list[tuple[tuple[str, ...], nn.Parameter]]:
-        sources: list[tuple[tuple[str, ...], nn.Parameter]] = [
-            (("embed_tokens.weight",), self.embed_tokens),
-            (("norm.weight",), self.final_norm),
-        ]
+    def _places(self) -> dict[str, Tensor]:
+        """Where each weight goes, by its name: parts of a fused projection are views of it."""
+        places: dict[str, Tensor] = {"embed_tokens.weight": self.embed_tokens, "norm.weight": self.final_norm}
         if not self.config.tie_word_embeddings:
-            sources.append((("lm_head.weight",), self.head))
+            places["lm_head.weight"] = self.head
         for index, layer in enumerate(self.layers):
             assert isinstance(layer, Layer)
-            prefix = f"layers.{index}."
-            attention, feed = prefix + "self_attn.", prefix + "mlp."
-            sources += [
-                ((prefix + "input_layernorm.weight",), layer.input_norm),
-                (tuple(f"{attention}{part}_proj.weight" for part in "qkv"), layer.qkv.weight),
-                ((attention + "o_proj.weight",), layer.out.weight),
-                ((prefix + "post_attention_layernorm.weight",), layer.post_attention_norm),
-                ((feed + "gate_proj.weight", feed + "up_proj.weight"), layer.gate_up.weight),
-                ((feed + "down_proj.weight",), layer.down.weight),
-            ]
-        return sources
+            places |= {f"layers.{index}.{name}.weight": place for name, place in layer.places().items()}
+        return places
+
+
+def _listed(keys: list[str], most: int = 8) -> str:
+    return str(keys) if len(keys) <= most else f"{keys[:most]} and {len(keys) - most} more"

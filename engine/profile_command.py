@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from recguide.traces.errors import InputError
+
 if TYPE_CHECKING:
     import torch
 
@@ -21,7 +23,7 @@ def whole_numbers(text: str, option: str) -> tuple[int, ...]:
     except ValueError:
         numbers = ()
     if not numbers or min(numbers) < 1 or list(numbers) != sorted(set(numbers)):
-        raise ValueError(f"{option}: found {text!r}, allowed: ascending positive whole numbers, like 1,2,4")
+        raise InputError(f"{option}: found {text!r}, allowed: ascending positive whole numbers, like 1,2,4")
     return numbers
 
 
@@ -49,7 +51,7 @@ def profile(
     from recguide.engine.profiling import Effort, Grid
 
     if not output.parent.is_dir():
-        raise ValueError(f"--output: {output.parent}: no such directory")
+        raise InputError(f"--output: {output.parent}: no such directory")
     loaded = _load(model, adapter, chosen_device(device), dtype)
     grid = Grid(
         whole_numbers(requests, "--requests"),
@@ -92,7 +94,7 @@ def _load(model: str, adapter: str | None, device: "torch.device", dtype: str) -
 
     dtypes = {"bf16": torch.bfloat16, "fp32": torch.float32}
     if dtype not in dtypes:
-        raise ValueError(f"--dtype: found {dtype!r}, allowed: {', '.join(dtypes)}")
+        raise InputError(f"--dtype: found {dtype!r}, allowed: {', '.join(dtypes)}")
     loaded = load_model(model, device, dtypes[dtype], resolve_adapter(adapter) if adapter else None)
     loaded.decoder.requires_grad_(False)
     if model in SHAPES:

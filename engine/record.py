@@ -14,6 +14,7 @@ from recguide.engine.loading import LoadedModel
 from recguide.engine.model import Decoder
 from recguide.engine.parts import Parts
 from recguide.traces.dense import DenseRequest, DenseTrace, Provenance
+from recguide.traces.errors import InputError
 from recguide.traces.merges import merge_traces
 
 TOO_LONG = "prompts that fill the context"
@@ -147,7 +148,7 @@ def _check_agreement(trace: DenseTrace, dataset: str) -> None:
     disagreeing = trace.provenance.dropped.get(dataset, {}).get(DISAGREEING, 0)
     share = disagreeing / sum(request.output_tokens for request in trace.requests)
     if share > MAX_DISAGREEING:
-        raise ValueError(
+        raise InputError(
             f"{dataset}: verifier and chain disagree on {share:.1%} of the positions; allowed: {MAX_DISAGREEING:.0%}. "
             f"Recorded in {trace.provenance.dtype}; fp32 has no such ties"
         )

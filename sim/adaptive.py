@@ -14,6 +14,7 @@ from recguide.sim.history import Floats, Signal
 from recguide.sim.policies import Outcomes
 from recguide.sim.policyfiles import FORMAT, read_document
 from recguide.sim.rounds import Ints
+from recguide.traces.errors import InputError
 from recguide.traces.files import replacing
 
 KIND = "adaptive"
@@ -152,11 +153,11 @@ def read_policy(path: Path) -> Adaptive:
     try:
         return _checked(_parsed(document))
     except KeyError as error:
-        raise ValueError(f"{path}: {error.args[0]}: missing") from None
+        raise InputError(f"{path}: {error.args[0]}: missing") from None
     except (TypeError, AttributeError) as error:
-        raise ValueError(f"{path}: of another shape than a policy: {error}") from None
+        raise InputError(f"{path}: of another shape than a policy: {error}") from None
     except ValueError as error:
-        raise ValueError(f"{path}: {error}") from None
+        raise InputError(f"{path}: {error}") from None
 
 
 def _parsed(document: Mapping[str, Any]) -> Adaptive:
@@ -192,17 +193,17 @@ def _checked(fitted: Adaptive) -> Adaptive:
     }
     for problem, there in problems.items():
         if there:
-            raise ValueError(problem)
+            raise InputError(problem)
     tables: dict[str, Mapping[int, Any]]
     tables = {f"values: {name}, block size": values for name, values in fitted.values.items()}
     tables |= {f"loads: cost_s at {load.concurrency}, block size": load.cost_s for load in fitted.loads}
     for what, table in tables.items():
         if tuple(table) != sizes:
-            raise ValueError(f"{what}: found {list(table)}, allowed: {list(sizes)}")
+            raise InputError(f"{what}: found {list(table)}, allowed: {list(sizes)}")
     for name, values in fitted.values.items():
         for size, row in values.items():
             if len(row) != bins or not all(1 <= value <= size for value in row):
-                raise ValueError(f"values: {name}, {size}: allowed: {bins} numbers from 1 to {size}")
+                raise InputError(f"values: {name}, {size}: allowed: {bins} numbers from 1 to {size}")
     for load in fitted.loads:
         _check_load(load, sizes)
     if fitted.low_load is not None:
@@ -213,17 +214,17 @@ def _checked(fitted: Adaptive) -> Adaptive:
 def _check_low_load(found: LowLoad) -> None:
     size, steps = found.block_size, found.delta * 256
     if not (isinstance(size, int) and 2 <= size <= 32):
-        raise ValueError(f"low_load: block_size: found {size!r}, allowed: a whole number from 2 to 32")
+        raise InputError(f"low_load: block_size: found {size!r}, allowed: a whole number from 2 to 32")
     if not (0 < steps < 256 and steps == int(steps)):
-        raise ValueError(f"low_load: delta: found {found.delta!r}, allowed: multiples of 1/256 between 0 and 1")
+        raise InputError(f"low_load: delta: found {found.delta!r}, allowed: multiples of 1/256 between 0 and 1")
     if not (isinstance(found.switch, int) and found.switch >= 0):
-        raise ValueError(f"low_load: switch: found {found.switch!r}, allowed: a whole number of at least 0")
+        raise InputError(f"low_load: switch: found {found.switch!r}, allowed: a whole number of at least 0")
 
 
 def _check_load(load: Load, sizes: Sequence[int]) -> None:
     figures = {"concurrency": load.concurrency, "rho": load.rho, **{f"cost_s {b}": t for b, t in load.cost_s.items()}}
     for field, value in figures.items():
         if not 0 <= value < math.inf:
-            raise ValueError(f"loads: {field}: found {value}, allowed: a number of at least 0")
+            raise InputError(f"loads: {field}: found {value}, allowed: a number of at least 0")
     if load.concurrency < 1 or load.cold_start not in sizes:
-        raise ValueError(f"loads: found concurrency {load.concurrency} with cold_start {load.cold_start}")
+        raise InputError(f"loads: found concurrency {load.concurrency} with cold_start {load.cold_start}")

@@ -7,6 +7,8 @@ from typing import Any
 
 import joblib
 
+from recguide.traces.errors import InputError
+
 BACKENDS = ("loky", "ray", "dask")
 NEEDS = {"ray": "ray.util.joblib", "dask": "dask.distributed"}
 
@@ -14,7 +16,7 @@ NEEDS = {"ray": "ray.util.joblib", "dask": "dask.distributed"}
 def check_backend(name: str) -> None:
     """ValueError for a backend that is unknown, or whose package is not installed."""
     if name not in BACKENDS:
-        raise ValueError(f"backend: found {name!r}, allowed: {', '.join(BACKENDS)}")
+        raise InputError(f"backend: found {name!r}, allowed: {', '.join(BACKENDS)}")
     _loaded(name)
 
 
@@ -22,7 +24,7 @@ def _loaded(name: str) -> Any:  # noqa: ANN401 - a module of a package that need
     try:
         return import_module(NEEDS[name]) if name in NEEDS else None
     except ImportError as error:
-        raise ValueError(f"backend {name}: {error}; pip install 'recguide[{name}]' brings it") from None
+        raise InputError(f"backend {name}: {error}; pip install 'recguide[{name}]' brings it") from None
 
 
 @contextmanager

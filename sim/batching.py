@@ -11,6 +11,7 @@ from typing import NamedTuple
 import numpy as np
 
 from recguide.sim.rounds import Ints
+from recguide.traces.errors import InputError
 
 MAX_WAIT = 8
 """Steps after which a request's bucket runs next, however small it is."""
@@ -97,5 +98,5 @@ BUCKETED = BATCHINGS["bucket"]
 def batching_named(name: str) -> Batching:
     """The batching that a name on the command line means."""
     if name not in BATCHINGS:
-        raise ValueError(f"batching: found {name!r}, allowed: {', '.join(BATCHINGS)}")
+        raise InputError(f"batching: found {name!r}, allowed: {', '.join(BATCHINGS)}")
     return BATCHINGS[name]

@@ -30,6 +30,7 @@ from recguide.sim.tidar import Tidar
 from recguide.sim.tiers import read_tiers, tiered
 from recguide.sim.trimmed import Ragged
 from recguide.traces.dense import DenseTrace
+from recguide.traces.errors import InputError
 
 Maker = Callable[[str, Rounds, CostModel], Policy]
 
@@ -42,10 +43,10 @@ def make_policy(name: str, rounds: Rounds, costs: CostModel) -> Policy:
     try:
         if head not in POLICIES or (colon and not argument) or (bool(colon) and head not in TAKES_OPTIONS):
             known = ", ".join(TAKES_OPTIONS.get(known, known) for known in POLICIES)
-            raise ValueError(f"unknown; known: {known}, path/to/file.py:function")
+            raise InputError(f"unknown; known: {known}, path/to/file.py:function")
         return POLICIES[head](argument, rounds, costs)
-    except ValueError as error:
-        raise ValueError(f"policy {name!r}: {error}") from None
+    except InputError as error:
+        raise InputError(f"policy {name!r}: {error}") from None
 
 
 def rounds_for(trace: DenseTrace, names: Iterable[str]) -> Rounds:
@@ -60,13 +61,13 @@ def keys_of(name: str) -> tuple[Key, ...]:
     head, _, argument = name.partition(":")
     try:
         return KEYS[head](argument) if head in KEYS else ()
-    except ValueError as error:
-        raise ValueError(f"policy {name!r}: {error}") from None
+    except InputError as error:
+        raise InputError(f"policy {name!r}: {error}") from None
 
 
 def _fixed(argument: str, rounds: Rounds, costs: CostModel) -> Policy:
     if not argument.isdecimal():
-        raise ValueError(f"found block size {argument!r}, allowed: fixed:B with a recorded B")
+        raise InputError(f"found block size {argument!r}, allowed: fixed:B with a recorded B")
     rounds.check(int(argument))
     return fixed(int(argument))
 
@@ -130,7 +131,7 @@ def _adaptive(argument: str, rounds: Rounds, costs: CostModel, strata: bool = Tr
 def fitting(path: str, rounds: Rounds, costs: CostModel, usage: str = "adaptive:FILE.json") -> Adaptive:
     """The policy file at ``path``; ValueError unless it fits the trace and the costs."""
     if not path:
-        raise ValueError(f"needs a policy file, {usage}; `recguide fit` makes one from a trace and a profile")
+        raise InputError(f"needs a policy file, {usage}; `recguide fit` makes one from a trace and a profile")
     fitted = read_policy(Path(path))
     for size in fitted.candidates:
         rounds.check(size)
@@ -141,7 +142,7 @@ def fitting(path: str, rounds: Rounds, costs: CostModel, usage: str = "adaptive:
         ("profile's GPU", profile.get("gpu"), costs.gpu),
     ):
         if made != here:
-            raise ValueError(f"{path}: {what}: fitted to {made!r}, but found {here!r}; `recguide fit` makes another")
+            raise InputError(f"{path}: {what}: fitted to {made!r}, but found {here!r}; `recguide fit` makes another")
     return fitted
 
 

@@ -7,7 +7,11 @@ from typing import Annotated, Any, cast
 import typer
 from typer.core import TyperCommand, TyperGroup
 
+from recguide.traces.errors import InputError
+
 GROUP = "recguide.commands"
+NOT_THERE = (FileNotFoundError, IsADirectoryError, NotADirectoryError, PermissionError)
+"""What a path on the command line may lead to."""
 # typer carries its own copy of click, and not under a public name: these two are
 Command = TyperCommand | TyperGroup
 
@@ -62,9 +66,9 @@ def with_dashes(word: str) -> str:
 
 
 def main() -> None:
-    """Run the console script: bad input exits 2 with one message on stderr."""
+    """Run the console script: bad input exits 2 with one message on stderr, any other error 1 with a traceback."""
     try:
         app(args=[with_dashes(word) for word in sys.argv[1:]])
-    except (ValueError, FileNotFoundError) as error:
+    except (InputError, *NOT_THERE) as error:
         typer.echo(f"error: {error}", err=True)
         sys.exit(2)

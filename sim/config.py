@@ -7,6 +7,8 @@ from typing import Annotated, Any
 import typer
 import yaml
 
+from recguide.traces.errors import InputError
+
 CONTROLS = ("config", "settings", "print_config", "help")
 """Options about options: they have no place in a config file."""
 
@@ -22,7 +24,7 @@ def _read_settings(ctx: typer.Context, settings: list[str] | None) -> list[str] 
     for setting in settings or []:
         key, equals, value = setting.partition("=")
         if not equals:
-            raise ValueError(f"--set: found {setting!r}, allowed: key=value")
+            raise InputError(f"--set: found {setting!r}, allowed: key=value")
         given = _checked(ctx, {key.strip(): _parse(f"--set {key}", value)}, "--set")
         ctx.default_map = dict(ctx.default_map or {}) | given
     return settings
@@ -58,7 +60,7 @@ class _Strict(yaml.SafeLoader):
         keys = [self.construct_object(key, deep=True) for key, _ in node.value]
         twice = next((key for i, key in enumerate(keys) if key in keys[:i]), None)
         if twice is not None:
-            raise ValueError(f"line {node.start_mark.line + 1}: {twice}: given twice")
+            raise InputError(f"line {node.start_mark.line + 1}: {twice}: given twice")
         return super().construct_mapping(node, deep)
 
 
@@ -67,12 +69,12 @@ def read_yaml(path: Path) -> Mapping[str, Any]:
     try:
         text = path.read_text(encoding="utf-8")
     except UnicodeDecodeError as error:
-        raise ValueError(f"{path}: byte {error.start}: not UTF-8 text") from None
+        raise InputError(f"{path}: byte {error.start}: not UTF-8 text") from None
     except OSError as error:
         raise FileNotFoundError(f"{path}: {error.strerror}") from None
     content = _parse(str(path), text)
     if not isinstance(content, dict):
-        raise ValueError(f"{path}: found {type(content).__name__}, allowed: lines of 'key: value'")
+        raise InputError(f"{path}: found {type(content).__name__}, allowed: lines of 'key: value'")
     return content
 
 
@@ -81,9 +83,9 @@ def _parse(where: str, text: str) -> Any:  # noqa: ANN401 - YAML holds anything
         return yaml.load(text, _Strict)
     except yaml.MarkedYAMLError as error:
         line = f":{error.problem_mark.line + 1}" if error.problem_mark else ""
-        raise ValueError(f"{where}{line}: not YAML: {error.problem}") from None
+        raise InputError(f"{where}{line}: not YAML: {error.problem}") from None
     except (ValueError, yaml.YAMLError) as error:
-        raise ValueError(f"{where}: {error}") from None
+        raise InputError(f"{where}: {error}") from None
 
 
 def _checked(ctx: typer.Context, values: Mapping[str, Any], where: str) -> dict[str, Any]:
@@ -93,10 +95,10 @@ def _checked(ctx: typer.Context, values: Mapping[str, Any], where: str) -> dict[
     for key, value in values.items():
         name = str(key).replace("-", "_")
         if name not in options:
-            raise ValueError(f"{where}: {key}: unknown, allowed: {', '.join(sorted(options))}")
+            raise InputError(f"{where}: {key}: unknown, allowed: {', '.join(sorted(options))}")
         several = bool(getattr(options[name], "multiple", False))
         if isinstance(value, dict) or (isinstance(value, list) and not several):
-            raise ValueError(f"{where}: {key}: found {value!r}, allowed: one value")
+            raise InputError(f"{where}: {key}: found {value!r}, allowed: one value")
         if value is not None:
             checked[name] = [*map(_text, value if isinstance(value, list) else [value])] if several else _text(value)
     return checked

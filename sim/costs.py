@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from recguide.sim.curves import Curve, Surface, added, through
+from recguide.traces.errors import InputError
 from recguide.traces.files import replacing
 
 LAYOUTS = {"rows", "quadratic"}
@@ -110,7 +111,7 @@ class Profile:
 
 def _profiled(path: str, surfaces: Mapping[str, Surface], kind: str, requests: int, query_tokens: int) -> Curve:
     if kind not in surfaces:
-        raise ValueError(f"{path}: kind: no rows of kind {kind!r}; there are: {', '.join(sorted(surfaces))}")
+        raise InputError(f"{path}: kind: no rows of kind {kind!r}; there are: {', '.join(sorted(surfaces))}")
     if kind == "prefill":
         # prompts of one forward are profiled as one prompt of their total length
         return surfaces[kind].at(1, query_tokens)
@@ -166,15 +167,15 @@ def read_profile(path: Path) -> Profile:
     try:
         lines = path.read_text(encoding="utf-8").splitlines()
     except UnicodeDecodeError as error:
-        raise ValueError(f"{path}: byte {error.start}: not UTF-8 text") from None
+        raise InputError(f"{path}: byte {error.start}: not UTF-8 text") from None
     start = next((i for i, line in enumerate(lines) if not line.startswith("#")), len(lines))
     header = _read_header(path, lines[:start])
     if start == len(lines) or tuple(lines[start].split(",")) != Row._fields:
         found = lines[start] if start < len(lines) else "end of file"
-        raise ValueError(f"{path}:{start + 1}: columns: found {found!r}, allowed: {','.join(Row._fields)}")
+        raise InputError(f"{path}:{start + 1}: columns: found {found!r}, allowed: {','.join(Row._fields)}")
     rows = [_read_row(f"{path}:{start + 2 + i}", line) for i, line in enumerate(lines[start + 1 :])]
     if not rows:
-        raise ValueError(f"{path}:{start + 1}: no rows")
+        raise InputError(f"{path}:{start + 1}: no rows")
     _check_order(path, start + 2, rows)
     return Profile(str(path), header, rows)
 
@@ -193,22 +194,22 @@ def _read_header(path: Path, lines: Sequence[str]) -> dict[str, str]:
         key, colon, value = line[1:].partition(":")
         if not colon or key.strip() in header:
             problem = "given twice" if colon else "not '# key: value'"
-            raise ValueError(f"{path}:{number}: {key.strip()}: {problem}")
+            raise InputError(f"{path}:{number}: {key.strip()}: {problem}")
         header[key.strip()] = value.strip()
     missing = [key for key in HEADER if not header.get(key)]
     if missing:
-        raise ValueError(f"{path}: header: missing {', '.join(missing)}")
+        raise InputError(f"{path}: header: missing {', '.join(missing)}")
     if header["recguide-profile"] != VERSION:
-        raise ValueError(f"{path}: recguide-profile: found {header['recguide-profile']!r}, allowed: {VERSION}")
+        raise InputError(f"{path}: recguide-profile: found {header['recguide-profile']!r}, allowed: {VERSION}")
     return header
 
 
 def _read_row(where: str, line: str) -> Row:
     cells = next(csv.reader([line]), [])
     if len(cells) != len(Row._fields):
-        raise ValueError(f"{where}: found {len(cells)} fields, allowed: {len(Row._fields)}")
+        raise InputError(f"{where}: found {len(cells)} fields, allowed: {len(Row._fields)}")
     if cells[0] not in KINDS:
-        raise ValueError(f"{where}: kind: found {cells[0]!r}, allowed: {', '.join(KINDS)}")
+        raise InputError(f"{where}: kind: found {cells[0]!r}, allowed: {', '.join(KINDS)}")
     named = dict(zip(Row._fields, cells, strict=True))
     requests = _number(where, "requests", named, least=1)
     query_tokens = _number(where, "query_tokens", named, least=requests)
@@ -226,7 +227,7 @@ def _number(where: str, field: str, cells: Mapping[str, str], *, least: float, w
         value = math.nan
     if not least <= value < math.inf:
         kind = "whole number" if whole else "number"
-        raise ValueError(f"{where}: {field}: found {cells[field]!r}, allowed: a {kind} of at least {least:g}")
+        raise InputError(f"{where}: {field}: found {cells[field]!r}, allowed: a {kind} of at least {least:g}")
     return value
 
 
@@ -237,5 +238,5 @@ def _check_order(path: Path, first_line: int, rows: Sequence[Row]) -> None:
         if row.kind in last and shape <= last[row.kind]:
             problem = "the same shape twice" if shape == last[row.kind] else "not sorted"
             found = f"{row.kind} requests,query_tokens,context_tokens {shape} after {last[row.kind]}"
-            raise ValueError(f"{path}:{line}: {problem}: {found}")
+            raise InputError(f"{path}:{line}: {problem}: {found}")
         last[row.kind] = shape

@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 
 from recguide.traces.dense import DenseTrace
+from recguide.traces.errors import InputError
 from recguide.traces.sparse import is_reduced
 
 LOOK_AT_LENGTHS = ("ar", "fixed", "recipe", "tiers", "window", "bandit", "goodput", "oracle", "optimum")
@@ -15,7 +16,7 @@ def check_fidelity(trace: DenseTrace, policies: Sequence[str]) -> None:
         return
     for name in policies:
         if name.partition(":")[0] not in LOOK_AT_LENGTHS:
-            raise ValueError(
+            raise InputError(
                 f"policy {name!r}: the trace holds acceptance lengths alone ({trace.provenance.note}); "
                 f"allowed: {', '.join(LOOK_AT_LENGTHS)}"
             )

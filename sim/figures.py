@@ -5,6 +5,8 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
+from recguide.traces.errors import InputError
+
 SERVICE_LEVELS = ("ttft", "tpot", "e2el")
 """Latencies that a service level may bound, as in vLLM; all in milliseconds."""
 
@@ -26,7 +28,7 @@ def parse_percentiles(texts: Sequence[str]) -> tuple[float, ...]:
     found = set()
     for part in (part.strip() for text in texts for part in text.split(",")):
         if not re.fullmatch(r"\d{1,3}(\.\d{1,6})?", part) or float(part) > 100:
-            raise ValueError(f"metric-percentiles: found {part!r}, allowed: numbers from 0 to 100, with commas between")
+            raise InputError(f"metric-percentiles: found {part!r}, allowed: numbers from 0 to 100, with commas between")
         found.add(float(part))
     return tuple(sorted(found))
 
@@ -39,13 +41,13 @@ def parse_goodput(texts: Sequence[str]) -> dict[str, float]:
         name = name.removesuffix("_ms")
         if name not in SERVICE_LEVELS or name in levels:
             problem = "given twice" if name in levels else f"allowed: {', '.join(SERVICE_LEVELS)}"
-            raise ValueError(f"goodput: found {part!r}, {problem}")
+            raise InputError(f"goodput: found {part!r}, {problem}")
         try:
             levels[name] = float(limit)
         except ValueError:
             levels[name] = math.nan
         if not 0 < levels[name] < math.inf:
-            raise ValueError(f"goodput: found {part!r}, allowed: {name}: and milliseconds above 0")
+            raise InputError(f"goodput: found {part!r}, allowed: {name}: and milliseconds above 0")
     return levels
 
 

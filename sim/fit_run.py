@@ -22,6 +22,7 @@ from recguide.sim.rounds import Rounds, rounds_of
 from recguide.sim.sweep import only_datasets
 from recguide.sim.sweep_run import parse_concurrencies, title_of
 from recguide.traces.dense import DenseTrace
+from recguide.traces.errors import InputError
 from recguide.traces.files import read_traces
 from recguide.traces.sparse import is_reduced
 
@@ -57,7 +58,7 @@ def run_fit(wanted: Fit) -> None:
     profile = read_profile(resolve_profile(wanted.profile))
     trace = only_datasets(read_traces(wanted.trace), wanted.dataset)
     if is_reduced(trace):
-        raise ValueError(f"trace: found {trace.provenance.note}, allowed: dense traces, which have entropies")
+        raise InputError(f"trace: found {trace.provenance.note}, allowed: dense traces, which have entropies")
     title = title_of(trace, profile, wanted.cross_model)
     warnings = settle(check_sources(trace, profile), wanted.force)
     sizes = parse_sizes(wanted.block_sizes, trace.provenance.block_sizes)
@@ -94,7 +95,7 @@ def check_enough(rounds: Rounds, rows: Calibration, settings: Settings) -> None:
     found, prompts = len(rows.s) // (len(settings.candidates) + 1), len(rounds.first)
     needed, least = ENOUGH * settings.bins, 2 * FOLDS
     if found < needed or prompts < least:
-        raise ValueError(
+        raise InputError(
             f"trace: found {found} rounds with another one before them, of {prompts} requests; needed: {needed} "
             f"({ENOUGH} for each of {settings.bins} bins, --bins) of at least {least} requests: record more prompts, "
             "or longer outputs"
@@ -107,7 +108,7 @@ def parse_sizes(text: str | None, recorded: Sequence[int]) -> list[int]:
         return [size for size in CANDIDATES if size in recorded] or list(recorded)
     parts = [part.strip() for part in text.split(",")]
     if not all(part.isdecimal() and int(part) in recorded for part in parts):
-        raise ValueError(f"block-sizes: found {text!r}, allowed: of {', '.join(map(str, recorded))}, with commas")
+        raise InputError(f"block-sizes: found {text!r}, allowed: of {', '.join(map(str, recorded))}, with commas")
     return sorted({int(part) for part in parts})
 
 

@@ -20,6 +20,7 @@ from recguide.sim.pricing import Cells, search
 from recguide.sim.rounds import Ints, Rounds, rounds_of
 from recguide.sim.walks import Plan, Walk, always, plan_of, walk
 from recguide.traces.dense import DenseTrace
+from recguide.traces.errors import InputError
 
 CONCURRENCIES = (1, 2, 4, 8, 16, 32, 64, 128)
 BINS = 24
@@ -109,7 +110,7 @@ def fit_rows(
     datasets = [request.dataset for request in trace.requests]
     rows = rows.of(chosen, datasets)
     if not len(rows.s):
-        raise ValueError("every output is too short: there is no round with another one before it")
+        raise InputError("every output is too short: there is no round with another one before it")
     edges = _edges(rows, settings.bins)
     tables = Tables(edges, values_of(rows, edges, max(48, 3 * settings.bins)))
     cells = cells_of(rows, tables)

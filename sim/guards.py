@@ -7,6 +7,7 @@ from recguide.sim.costs import DECODE, ROUND, CostModel, Profile
 from recguide.sim.curves import Curve
 from recguide.sim.sweep import Point, place_of
 from recguide.traces.dense import DenseTrace
+from recguide.traces.errors import InputError
 
 FLAT = 1.05
 """The dearest forward over the cheapest one, up to which a profile says nothing about block sizes."""
@@ -33,7 +34,7 @@ def settle(findings: Sequence[Finding], force: bool) -> list[str]:
     """The findings as warnings; ValueError where one of them refuses and ``force`` is not set."""
     refusals = [finding.text for finding in findings if finding.refuses]
     if refusals and not force:
-        raise ValueError("; ".join(refusals) + "; --force goes on all the same")
+        raise InputError("; ".join(refusals) + "; --force goes on all the same")
     return [f"FORCED: {finding.text}" if finding.refuses else finding.text for finding in findings]
 
 

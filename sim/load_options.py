@@ -8,6 +8,7 @@ from typing import Any
 from recguide.sim.loads import Load
 from recguide.sim.memory import PAGE_SIZE, Limits
 from recguide.sim.workloads import Workload
+from recguide.traces.errors import InputError
 
 EXCLUSIVE = (
     ("request-rate", "arrivals", "the file has its own times; --time-scale changes their rate"),
@@ -31,7 +32,7 @@ def load_of(options: Mapping[str, Any], num_prompts: int | None, seed: int) -> L
     path = arrivals or lengths
     scale = 1.0 if options.get("time-scale") is None else float(options["time-scale"])
     if not 0 < scale < math.inf:
-        raise ValueError(f"time-scale: found {scale}, allowed: numbers above 0")
+        raise InputError(f"time-scale: found {scale}, allowed: numbers above 0")
     lenient = bool(options.get("lenient"))
     workload = None if path is None else Workload(Path(path), scale, lenient, timed=arrivals is not None)
     return Load(
@@ -50,35 +51,35 @@ def check_together(options: Mapping[str, Any]) -> None:
     given = {name for name, value in options.items() if value is not None and value is not False}
     for one, other, reason in EXCLUSIVE:
         if {one, other} <= given:
-            raise ValueError(f"{one}: found beside {other}, allowed: one of them; {reason}")
+            raise InputError(f"{one}: found beside {other}, allowed: one of them; {reason}")
     for name, others in NEEDS:
         if name in given and not given.intersection(others):
-            raise ValueError(f"{name}: found without {' or '.join(others)}, which it is about")
+            raise InputError(f"{name}: found without {' or '.join(others)}, which it is about")
 
 
 def check_stream(stream: bool, options: Mapping[str, Any]) -> None:
     """ValueError for options that need every request to be kept."""
     for name, value in options.items():
         if stream and value:
-            raise ValueError(f"stream: found beside {name}, which needs what a stream does not keep")
+            raise InputError(f"stream: found beside {name}, which needs what a stream does not keep")
 
 
 def _rate(rate: float | None) -> float | None:
     if rate is not None and not 0 < rate <= math.inf:
-        raise ValueError(f"request-rate: found {rate}, allowed: requests per second above 0, or inf")
+        raise InputError(f"request-rate: found {rate}, allowed: requests per second above 0, or inf")
     return rate
 
 
 def _burstiness(options: Mapping[str, Any]) -> float | None:
     mode, shape = options.get("request-rate-mode"), options.get("burstiness")
     if mode not in (None, *MODES):
-        raise ValueError(f"request-rate-mode: found {mode!r}, allowed: {', '.join(MODES)}")
+        raise InputError(f"request-rate-mode: found {mode!r}, allowed: {', '.join(MODES)}")
     if mode == "constant":
         if shape is not None:
-            raise ValueError("burstiness: found beside request-rate-mode constant, allowed: one of them")
+            raise InputError("burstiness: found beside request-rate-mode constant, allowed: one of them")
         return None
     if shape is not None and not 0 < shape < math.inf:
-        raise ValueError(f"burstiness: found {shape}, allowed: numbers above 0")
+        raise InputError(f"burstiness: found {shape}, allowed: numbers above 0")
     return 1.0 if shape is None else float(shape)
 
 
@@ -90,7 +91,7 @@ def limits_of(options: Mapping[str, Any], max_batched_tokens: int) -> Limits:
     if options.get("kv-tokens") is not None:
         pages = options["kv-tokens"] // page_size
         if pages < 1:
-            raise ValueError(f"kv-tokens: found {options['kv-tokens']}, allowed: at least one page of {page_size}")
+            raise InputError(f"kv-tokens: found {options['kv-tokens']}, allowed: at least one page of {page_size}")
     if options.get("kv-page-size") is not None and pages is None:
-        raise ValueError("kv-page-size: found without kv-tokens or total-kv-pages, which it is about")
+        raise InputError("kv-page-size: found without kv-tokens or total-kv-pages, which it is about")
     return Limits(max_batched_tokens, options.get("prefill-chunk"), options.get("max-num-seqs"), page_size, pages)

@@ -12,6 +12,7 @@ from recguide.sim.memory import Limits
 from recguide.sim.rounds import Rounds
 from recguide.sim.workloads import Counts, Row, Workload
 from recguide.traces.dense import DenseTrace
+from recguide.traces.errors import InputError
 
 
 @dataclass(slots=True)
@@ -77,7 +78,7 @@ class Load:
         if count == 0:
             where = self.workload.path if self.workload else "load"
             reason = f"; the first skipped: {drawn.first_skipped}" if drawn.skipped else ""
-            raise ValueError(f"{where}: no request to serve ({drawn.failed} failed, {drawn.skipped} skipped){reason}")
+            raise InputError(f"{where}: no request to serve ({drawn.failed} failed, {drawn.skipped} skipped){reason}")
         drawn.rows = count
         return drawn
 
@@ -99,7 +100,7 @@ class Groups:
             found = [i for i, (d, c) in enumerate(pairs) if dataset in (None, d) and category in (None, c)]
             if not found:
                 known = ", ".join(sorted({f"{d}/{c}" for d, c in pairs}))
-                raise ValueError(f"dataset/category: found {dataset or '*'}/{category or '*'}, allowed: {known}")
+                raise InputError(f"dataset/category: found {dataset or '*'}/{category or '*'}, allowed: {known}")
             self.members[key] = found
         return self.members[key]
 
@@ -122,15 +123,15 @@ class _Draws:
         for row in rows:
             try:
                 yield self._arrival(row)
-            except ValueError as error:
+            except InputError as error:
                 if self.load.workload is None:
                     raise
-                self.load.workload.skip(ValueError(f"{row.where}: {error}"), self.drawn)
+                self.load.workload.skip(InputError(f"{row.where}: {error}"), self.drawn)
 
     def _arrival(self, row: Row) -> Arrival:
         room = self.rounds.max_context - row.input_tokens + 1
         if room < 2:
-            raise ValueError(f"input tokens: found {row.input_tokens}, allowed: under {self.rounds.max_context}")
+            raise InputError(f"input tokens: found {row.input_tokens}, allowed: under {self.rounds.max_context}")
         output = min(row.output_tokens, room)
         self.drawn.shortened += output < row.output_tokens
         candidates = self.groups.rows(row.dataset, row.category)
@@ -143,7 +144,7 @@ class _Draws:
         if missing <= 0:
             return ()
         if not self.load.stitch:
-            raise ValueError(
+            raise InputError(
                 f"output tokens: {missing} more than the recorded request drawn for it; without --no-stitch it "
                 "goes on with another one"
             )
@@ -162,5 +163,5 @@ class _Draws:
 def with_rate(load: Load, rate: float | None) -> Load:
     """The same load at another rate; ValueError for what is none."""
     if rate is not None and not 0 < rate <= math.inf:
-        raise ValueError(f"request-rate: found {rate}, allowed: numbers above 0, or inf")
+        raise InputError(f"request-rate: found {rate}, allowed: numbers above 0, or inf")
     return replace(load, rate=rate)

@@ -7,6 +7,7 @@ import numpy as np
 
 from recguide.sim.arrivals import Arrival
 from recguide.sim.rounds import Ints
+from recguide.traces.errors import InputError
 
 MAX_BATCHED_TOKENS = 2048
 """Prompt tokens of one prefill step; a longer prompt has a step of its own."""
@@ -32,7 +33,7 @@ class Limits:
         for name in ("max_batched_tokens", "prefill_chunk", "max_running", "page_size", "kv_pages"):
             value = getattr(self, name)
             if value is not None and value < 1:
-                raise ValueError(f"{name}: found {value}, allowed: whole numbers of at least 1")
+                raise InputError(f"{name}: found {value}, allowed: whole numbers of at least 1")
 
     @property
     def none(self) -> bool:
@@ -57,7 +58,7 @@ class Limits:
         # the last step feeds the token before the last one
         most = arrival.prompt_tokens + arrival.output_tokens - 1
         if self.kv_pages is not None and self.pages(most) > self.kv_pages:
-            raise ValueError(
+            raise InputError(
                 f"{name}: {arrival.prompt_tokens} prompt and {arrival.output_tokens} output tokens need "
                 f"{self.pages(most)} KV pages of {self.page_size} tokens, but there are {self.kv_pages}"
             )

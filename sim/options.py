@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 
 from recguide.traces.dense import is_risky
+from recguide.traces.errors import InputError
 
 Options = Mapping[str, Callable[[str], Any]]
 """By key, what reads its value; ValueError says what is allowed."""
@@ -18,11 +19,11 @@ def parse_options(argument: str, known: Options) -> dict[str, Any]:
     for part in argument.split(",") if argument else []:
         key, _, text = part.partition("=")
         if key not in known or key in found:
-            raise ValueError(f"option {part!r}: allowed, once each: {', '.join(f'{name}=...' for name in known)}")
+            raise InputError(f"option {part!r}: allowed, once each: {', '.join(f'{name}=...' for name in known)}")
         try:
             found[key] = known[key](text)
         except ValueError as error:
-            raise ValueError(f"option {key}: {error}") from None
+            raise InputError(f"option {key}: {error}") from None
     return found
 
 
@@ -31,7 +32,7 @@ def number(least: int, most: int) -> Callable[[str], int]:
 
     def read(text: str) -> int:
         if not text.isascii() or not text.isdigit() or not least <= int(text) <= most:
-            raise ValueError(f"found {text!r}, allowed: a whole number from {least} to {most}")
+            raise InputError(f"found {text!r}, allowed: a whole number from {least} to {most}")
         return int(text)
 
     return read
@@ -42,7 +43,7 @@ def one_of(*words: str) -> Callable[[str], str]:
 
     def read(text: str) -> str:
         if text not in words:
-            raise ValueError(f"found {text!r}, allowed: {', '.join(words)}")
+            raise InputError(f"found {text!r}, allowed: {', '.join(words)}")
         return text
 
     return read
@@ -58,7 +59,7 @@ def multiple_of_a_256th(text: str) -> float:
     try:
         delta = float(text)
     except ValueError:
-        raise ValueError(f"found {text!r}, allowed: multiples of 1/256 between 0 and 1") from None
+        raise InputError(f"found {text!r}, allowed: multiples of 1/256 between 0 and 1") from None
     is_risky(np.zeros(0, np.uint8), delta)
     return delta
 
@@ -70,12 +71,12 @@ def at_least_0(text: str) -> float:
     except ValueError:
         value = math.nan
     if not 0 <= value < math.inf:
-        raise ValueError(f"found {text!r}, allowed: a number of at least 0")
+        raise InputError(f"found {text!r}, allowed: a number of at least 0")
     return value
 
 
 def text_of(text: str) -> str:
     """Reads any text but none."""
     if not text:
-        raise ValueError("found nothing")
+        raise InputError("found nothing")
     return text

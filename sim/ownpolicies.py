@@ -5,6 +5,7 @@ import re
 from pathlib import Path
 
 from recguide.sim.policies import Informed
+from recguide.traces.errors import InputError
 
 _NAME = re.compile(r"(?P<path>.+\.py):(?P<function>\w+)")
 
@@ -21,20 +22,20 @@ def own_policy(name: str) -> Informed:
     """
     found = _NAME.fullmatch(name)
     if found is None:
-        raise ValueError(f"policy {name!r}: allowed: path/to/file.py:function")
+        raise InputError(f"policy {name!r}: allowed: path/to/file.py:function")
     path = Path(found["path"])
     if not path.is_file():
         raise FileNotFoundError(f"policy {name!r}: no file {path}")
     spec = importlib.util.spec_from_file_location(f"recguide_policy_{path.stem}", path)
     if spec is None or spec.loader is None:
-        raise ValueError(f"policy {name!r}: {path} is not a Python file")
+        raise InputError(f"policy {name!r}: {path} is not a Python file")
     module = importlib.util.module_from_spec(spec)
     try:
         spec.loader.exec_module(module)
     except SyntaxError as error:
-        raise ValueError(f"policy {name!r}: {path}:{error.lineno}: {error.msg}") from None
+        raise InputError(f"policy {name!r}: {path}:{error.lineno}: {error.msg}") from None
     function = getattr(module, found["function"], None)
     if not callable(function):
         there = ", ".join(key for key, value in vars(module).items() if callable(value) and not key.startswith("_"))
-        raise ValueError(f"policy {name!r}: no function {found['function']!r} in {path}; there are: {there or 'none'}")
+        raise InputError(f"policy {name!r}: no function {found['function']!r} in {path}; there are: {there or 'none'}")
     return Informed(function)

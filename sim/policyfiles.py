@@ -4,6 +4,8 @@ import json
 from pathlib import Path
 from typing import Any
 
+from recguide.traces.errors import InputError
+
 FORMAT = 1
 
 
@@ -17,9 +19,9 @@ def read_document(path: Path, kind: str, maker: str) -> dict[str, Any]:
     try:
         document = json.loads(path.read_text(encoding="utf-8"))
     except ValueError as error:
-        raise ValueError(f"{path}: not JSON: {error}") from None
+        raise InputError(f"{path}: not JSON: {error}") from None
     said: dict[str, Any] = document if isinstance(document, dict) else {}
     for key, allowed in (("recguide_policy", FORMAT), ("kind", kind)):
         if said.get(key) != allowed:
-            raise ValueError(f"{path}: {key}: found {said.get(key)!r}, allowed: {allowed!r}")
+            raise InputError(f"{path}: {key}: found {said.get(key)!r}, allowed: {allowed!r}")
     return said

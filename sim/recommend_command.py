@@ -6,6 +6,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from recguide.traces.errors import InputError
+
 if TYPE_CHECKING:
     from rich.table import Table
 
@@ -42,7 +44,7 @@ def recommend(
 
     levels = _named(parse_goodput, slo or [])
     if (trace is None) != (profile is None):
-        raise ValueError("trace, profile: found one of them, allowed: both, or none")
+        raise InputError("trace, profile: found one of them, allowed: both, or none")
     if trace and profile:
         _sweep(trace, profile, results)
     document = read_sweep(results)
@@ -50,7 +52,7 @@ def recommend(
     best = best_of(found, attainment)
     if best is None:
         near = closest_of(found)
-        raise ValueError(
+        raise InputError(
             f"no policy keeps {_said(levels)} for {attainment:.0%} of the requests; the closest: "
             f"{place_of(near.point)}, {near.attainment:.1%}"
         )
@@ -74,10 +76,10 @@ def recommend(
 def _named(parse: Any, slo: Sequence[str]) -> dict[str, float]:  # noqa: ANN401 - a function imported late
     try:
         levels: dict[str, float] = parse(slo)
-    except ValueError as error:
-        raise ValueError(str(error).replace("goodput", "slo", 1)) from None
+    except InputError as error:
+        raise InputError(str(error).replace("goodput", "slo", 1)) from None
     if not levels:
-        raise ValueError("slo: found none, allowed: at least one of ttft:MS, tpot:MS and e2el:MS")
+        raise InputError("slo: found none, allowed: at least one of ttft:MS, tpot:MS and e2el:MS")
     return levels
 
 

@@ -10,6 +10,7 @@ from recguide.sim.policyfiles import FORMAT
 from recguide.sim.rounds import AR
 from recguide.sim.slo import Verdict, best_of, closest_of
 from recguide.sim.tiers import KIND, Tier
+from recguide.traces.errors import InputError
 
 
 def tiers_of(found: Sequence[Verdict], attainment: float) -> list[Tier]:
@@ -21,7 +22,7 @@ def tiers_of(found: Sequence[Verdict], attainment: float) -> list[Tier]:
     """
     simple = [verdict for verdict in found if _size(verdict.policy) is not None]
     if not simple:
-        raise ValueError("no point of ar or fixed:B in the sweep, which tiers are made of")
+        raise InputError("no point of ar or fixed:B in the sweep, which tiers are made of")
     if not any(verdict.concurrency for verdict in simple):
         chosen = best_of(simple, attainment) or closest_of(simple)
         return [Tier(1, int(chosen.point["max_concurrent_requests"] or 1), _size(chosen.policy) or AR)]

@@ -8,6 +8,7 @@ from numpy.typing import NDArray
 
 from recguide.sim.drafts import FlatDrafts, Key, flat_drafts, with_ends
 from recguide.traces.dense import DenseTrace, matched_lens
+from recguide.traces.errors import InputError
 
 AR = 1
 """The block size of a round without a draft: one decode forward emits one token."""
@@ -106,7 +107,7 @@ class Rounds:
         """ValueError with the recorded block sizes, unless a round can run at this one."""
         if block_size not in self.emitted:
             known = ", ".join(map(str, self.block_sizes))
-            raise ValueError(f"block size {block_size} was not recorded; recorded: {known}, and 1 for AR steps")
+            raise InputError(f"block size {block_size} was not recorded; recorded: {known}, and 1 for AR steps")
 
 
 def rounds_of(trace: DenseTrace, keys: Iterable[Key] = ()) -> Rounds:

@@ -13,6 +13,7 @@ import pyarrow.parquet as pq
 from recguide.sim.results import FORMAT
 from recguide.sim.store import kept_table
 from recguide.sim.sweep import DERIVED, Point, frontier
+from recguide.traces.errors import InputError
 
 CLAIRVOYANT = ("oracle", "optimum")
 """Policies that know the future: bounds, and nothing to deploy."""
@@ -57,10 +58,10 @@ def read_sweep(folder: Path) -> dict[str, Any]:
     try:
         document = json.loads(path.read_text(encoding="utf-8"))
     except ValueError as error:
-        raise ValueError(f"{path}: not JSON: {error}") from None
+        raise InputError(f"{path}: not JSON: {error}") from None
     found = document.get("recguide_sweep") if isinstance(document, dict) else None
     if found != FORMAT:
-        raise ValueError(f"{path}: recguide_sweep: found {found!r}, allowed: {FORMAT}")
+        raise InputError(f"{path}: recguide_sweep: found {found!r}, allowed: {FORMAT}")
     return dict(document)
 
 
@@ -78,12 +79,12 @@ def _requests(folder: Path, point: Point) -> pa.Table:
     try:
         table = pq.read_table(path)
     except (OSError, pa.ArrowInvalid):
-        raise ValueError(
+        raise InputError(
             f"{path}: missing or cut off; run the sweep again, without --stream, which keeps no requests"
         ) from None
     held = json.loads((table.schema.metadata or {}).get(b"recguide", b"{}")).get("point")
     if held != {name: value for name, value in point.items() if name not in DERIVED}:
-        raise ValueError(f"{path}: of another sweep than results.json; run the sweep again")
+        raise InputError(f"{path}: of another sweep than results.json; run the sweep again")
     return table
 
 

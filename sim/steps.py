@@ -9,6 +9,7 @@ from recguide.sim.costs import ROUND, CostModel
 from recguide.sim.policies import BlockPolicy, Tally
 from recguide.sim.rounds import AR, Ints, Rounds
 from recguide.sim.running import Running
+from recguide.traces.errors import InputError
 
 
 class Work(NamedTuple):
@@ -46,6 +47,37 @@ class Method(Protocol):
 
     def finish(self, running: Running, step: int) -> tuple[list[int], list[int]]:
         """End it: the tokens, and the block sizes, of the requests that emit."""
+
+
+def choose_blocks(
+    wanted: int | Ints, largest: Ints | None, waited: Ints, batching: Batching, last: int
+) -> tuple[int | Ints, Ints | None]:
+    """Who takes part in a step at which block sizes, out of what a policy wants; the engine uses it too.
+
+    ``largest`` is what each request has room for (None: anything), ``waited`` the steps since it ran, and ``last`` the
+    last block size that ran alone. Gives one block size or that of each, and their places, None for everyone's.
+    """
+    if largest is not None:
+        wanted = np.minimum(wanted, largest)
+    if not isinstance(wanted, np.ndarray):
+        return int(wanted), None
+    if wanted.shape != waited.shape:
+        raise InputError(f"policy: found block sizes of shape {wanted.shape}, allowed: one, or shape {waited.shape}")
+    if (wanted == wanted[0]).all():
+        return int(wanted[0]), None
+    rows = batching.take(wanted, waited, last)
+    taken = wanted[rows]
+    places = rows if len(rows) < len(wanted) else None
+    return int(taken[0]) if (taken == taken[0]).all() else taken, places
+
+
+def count_rounds(tallies: dict[int, Tally], sizes: int | Ints, tokens: list[int], share_s: float) -> None:
+    """Book rounds with these block sizes that emitted these tokens, ``share_s`` seconds each."""
+    parts = [(sizes, tokens)] if isinstance(sizes, int) else zip(sizes.tolist(), ([n] for n in tokens), strict=True)
+    for size, emitted in parts:
+        tally = tallies.setdefault(size, Tally())
+        tally.rounds, tally.tokens = tally.rounds + len(emitted), tally.tokens + sum(emitted)
+        tally.seconds += len(emitted) * share_s
 
 
 class Linear:
@@ -86,35 +118,14 @@ class Linear:
         tokens = running.advance(self._sizes, self.rows, step)
         sizes = [self._sizes] * len(tokens) if isinstance(self._sizes, int) else self._sizes.tolist()
         if running.history is not None:
-            self._count(running.tallies, tokens)
+            count_rounds(running.tallies, self._sizes, tokens, self._share_s)
         return tokens, sizes
-
-    def _count(self, tallies: dict[int, Tally], tokens: list[int]) -> None:
-        sizes = self._sizes
-        parts = [(sizes, tokens)] if isinstance(sizes, int) else zip(sizes.tolist(), ([n] for n in tokens), strict=True)
-        for size, emitted in parts:
-            tally = tallies.setdefault(size, Tally())
-            tally.rounds, tally.tokens = tally.rounds + len(emitted), tally.tokens + sum(emitted)
-            tally.seconds += len(emitted) * self._share_s
 
     def _plan(self, running: Running, step: int) -> int | Ints:
         """The block size of the next round, or one for each of its requests; their places go to ``rows``."""
-        self.rows = None
         wanted = self.policy(running.look())
-        largest = running.largest
-        if largest is not None:
-            wanted = np.minimum(wanted, largest)
-        if not isinstance(wanted, np.ndarray):
-            return int(wanted)
-        expected = running.at.shape
-        if wanted.shape != expected:
-            raise ValueError(f"policy: found block sizes of shape {wanted.shape}, allowed: one, or shape {expected}")
-        if (wanted == wanted[0]).all():
-            return int(wanted[0])
-        rows = self.batching.take(wanted, step - running.ran, self._last)
-        taken = wanted[rows]
-        self.rows = rows if len(rows) < len(wanted) else None
-        return int(taken[0]) if (taken == taken[0]).all() else taken
+        sizes, self.rows = choose_blocks(wanted, running.largest, step - running.ran, self.batching, self._last)
+        return sizes
 
     def _mixed(self, running: Running, sizes: Ints, context: int) -> Work:
         """A step whose blocks have several sizes."""

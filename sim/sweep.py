@@ -24,6 +24,7 @@ from recguide.sim.rounds import Rounds
 from recguide.sim.scenario import Scenario, counts_of
 from recguide.sim.served import served_of
 from recguide.traces.dense import DenseTrace
+from recguide.traces.errors import InputError
 
 if TYPE_CHECKING:
     from recguide.sim.store import Store
@@ -189,7 +190,7 @@ def only_datasets(trace: DenseTrace, names: Sequence[str]) -> DenseTrace:
     known = sorted({request.dataset for request in trace.requests})
     for name in names:
         if name not in known:
-            raise ValueError(f"dataset {name!r}: not in the trace; there are: {', '.join(known)}")
+            raise InputError(f"dataset {name!r}: not in the trace; there are: {', '.join(known)}")
     kept = tuple(request for request in trace.requests if not names or request.dataset in names)
     return replace(trace, requests=kept)
 

@@ -27,6 +27,7 @@ from recguide.sim.store import Store, inputs_hash, labels_of
 from recguide.sim.sweep import BASELINE, Point, only_datasets, sweep, warnings_of
 from recguide.sim.tables import UNLIMITED, table_of
 from recguide.traces.dense import DenseTrace
+from recguide.traces.errors import InputError
 from recguide.traces.files import read_traces
 from recguide.traces.sparse import is_reduced
 
@@ -188,7 +189,7 @@ def parse_concurrencies(texts: Sequence[str]) -> list[int]:
     parts = [part.strip() for text in texts for part in text.split(",")]
     for part in parts:
         if not re.fullmatch(r"[0-9]{1,6}", part) or int(part) < 1:
-            raise ValueError(
+            raise InputError(
                 f"max-concurrency: found {part!r}, allowed: whole numbers of at least 1, with commas between"
             )
     return [int(part) for part in parts]
@@ -198,9 +199,9 @@ def check_folder(folder: Path) -> None:
     """ValueError where results could not go, before anything is computed."""
     nearest = next(path for path in (folder, *folder.parents) if path.exists() or path.is_symlink())
     if not nearest.is_dir():
-        raise ValueError(f"output-dir: found the file {nearest}, allowed: a folder, or a new name")
+        raise InputError(f"output-dir: found the file {nearest}, allowed: a folder, or a new name")
     if (folder / "requests").exists() and not (folder / "requests").is_dir():
-        raise ValueError(f"output-dir: found the file {folder / 'requests'}, allowed: a folder there, or none")
+        raise InputError(f"output-dir: found the file {folder / 'requests'}, allowed: a folder there, or none")
 
 
 def title_of(trace: DenseTrace, profile: Profile, cross_model: bool) -> str:
@@ -210,7 +211,7 @@ def title_of(trace: DenseTrace, profile: Profile, cross_model: bool) -> str:
     if recorded == profiled:
         return f"{profile.header['gpu']}, {profiled}, {served}"
     if not cross_model:
-        raise ValueError(
+        raise InputError(
             f"{profile.path}: model: found {profiled!r}, but the trace is of {recorded!r}; "
             "--cross-model allows the acceptance of one model on the costs of another"
         )

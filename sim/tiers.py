@@ -8,6 +8,7 @@ from pathlib import Path
 from recguide.sim.policies import ByLoad
 from recguide.sim.policyfiles import read_document
 from recguide.sim.rounds import AR
+from recguide.traces.errors import InputError
 
 KIND = "tiers"
 
@@ -31,7 +32,7 @@ def read_tiers(path: Path) -> list[Tier]:
     except (KeyError, TypeError, IndexError):
         good = False
     if not good:
-        raise ValueError(f"{path}: tiers: allowed: low, high and block_size of ranges that follow each other from 1 on")
+        raise InputError(f"{path}: tiers: allowed: low, high and block_size of ranges that follow each other from 1 on")
     return tiers
 
 

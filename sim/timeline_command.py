@@ -5,6 +5,8 @@ from typing import Annotated
 
 import typer
 
+from recguide.traces.errors import InputError
+
 
 def timeline(
     trace: Annotated[list[str], typer.Option(help="A trace: file, folder, or shipped name. May be repeated.")],
@@ -41,7 +43,7 @@ def timeline(
     from recguide.traces.files import read_traces, replacing
 
     if output.is_dir() or not output.parent.is_dir():
-        raise ValueError(f"output: found {output}, allowed: a file in a folder that exists")
+        raise InputError(f"output: found {output}, allowed: a file in a folder that exists")
     options = {"request-rate": request_rate, "prefill-chunk": prefill_chunk}
     priced = read_profile(resolve_profile(profile))
     recorded = only_datasets(read_traces(trace), dataset or [])

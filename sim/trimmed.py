@@ -12,6 +12,7 @@ from recguide.sim.overlap import Bools, Outcome
 from recguide.sim.rounds import AR, Ints, Rounds
 from recguide.sim.running import Running
 from recguide.sim.steps import Work
+from recguide.traces.errors import InputError
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,7 +37,7 @@ class Trimmed:
         self.rounds, self.costs, self.block_size = rounds, costs, rules.block_size
         p1 = rounds.drafts["seeded", rules.block_size].p1
         if p1 is None:
-            raise ValueError("the trace has no p1, which ragged verification looks at")
+            raise InputError("the trace has no p1, which ragged verification looks at")
         # stored rounded down, in steps of 1/256
         self.p1: Floats = (p1 + 0.5) / 256
         self.rows: Ints | None = None

@@ -15,6 +15,8 @@ from itertools import chain
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from recguide.traces.errors import InputError
+
 Cells = Mapping[str, Any]
 
 
@@ -86,7 +88,7 @@ class Workload:
         for where, cells, form in _cells(self.path):
             try:
                 row = _row(where, cells, form, clock if self.timed else None)
-            except ValueError as error:
+            except InputError as error:
                 self.skip(error, counts)
                 continue
             if row is None:
@@ -117,7 +119,7 @@ class _Clock:
         if self.origin is None:
             self._set_origin(found, per_second)
         elif found < self.last:
-            raise ValueError(f"{where}: {name}: found {value} after {self.last}, allowed: ascending times")
+            raise InputError(f"{where}: {name}: found {value} after {self.last}, allowed: ascending times")
         self.last = found
         since = found - self.origin if self.origin is not None else Decimal(0)
         return float(since / self.per_second) * self.workload.time_scale
@@ -141,7 +143,7 @@ def _instant(where: str, name: str, value: object) -> Decimal:
     except (InvalidOperation, ValueError):
         found = Decimal("nan")
     if not found.is_finite() or not 0 <= found < Decimal("1e30"):
-        raise ValueError(f"{where}: {name}: found {value!r}, allowed: a time of at least 0, finite")
+        raise InputError(f"{where}: {name}: found {value!r}, allowed: a time of at least 0, finite")
     return found
 
 
@@ -163,13 +165,13 @@ def _row(where: str, cells: Cells | ValueError, form: Format, clock: _Clock | No
     seconds = 0.0
     if clock is not None:
         if form.time is None or cells.get(form.time) is None:
-            raise ValueError(f"{where}: {form.time or 'arrival_s'}: missing, allowed: a time of at least 0")
+            raise InputError(f"{where}: {form.time or 'arrival_s'}: missing, allowed: a time of at least 0")
         seconds = clock.seconds(where, form.time, cells[form.time], form.per_second)
     if cells.get("error"):
         return None
     prompt, output = (_tokens(where, name, cells.get(name)) for name in (form.input_tokens, form.output_tokens))
     if prompt == 0:
-        raise ValueError(f"{where}: {form.input_tokens}: found 0, allowed: at least 1 prompt token")
+        raise InputError(f"{where}: {form.input_tokens}: found 0, allowed: at least 1 prompt token")
     if output == 0:
         return None
     return Row(where, seconds, prompt, output, cells.get("dataset") or None, cells.get("category") or None)
@@ -178,7 +180,7 @@ def _row(where: str, cells: Cells | ValueError, form: Format, clock: _Clock | No
 def _tokens(where: str, name: str, value: object) -> int:
     text = str(value).strip()
     if isinstance(value, bool) or not (text.isascii() and text.isdigit()):
-        raise ValueError(f"{where}: {name}: found {value!r}, allowed: a whole number of at least 0")
+        raise InputError(f"{where}: {name}: found {value!r}, allowed: a whole number of at least 0")
     return int(text)
 
 
@@ -195,7 +197,7 @@ def _cells(path: Path) -> Iterator[tuple[str, Cells | ValueError, Format]]:
             else:
                 yield from _csv_rows(path, lines)
     except UnicodeDecodeError as error:
-        raise ValueError(f"{path}: not UTF-8: {error.reason} near byte {error.start}") from None
+        raise InputError(f"{path}: not UTF-8: {error.reason} near byte {error.start}") from None
 
 
 def _csv_rows(path: Path, lines: Iterator[str]) -> Iterator[tuple[str, Cells | ValueError, Format]]:
@@ -204,17 +206,17 @@ def _csv_rows(path: Path, lines: Iterator[str]) -> Iterator[tuple[str, Cells | V
     form = next((form for form in FORMATS.values() if set(form[:3]) - {None} <= set(names)), None)
     if form is None:
         known = "; ".join(",".join(name for name in form[:3] if name) for form in FORMATS.values())
-        raise ValueError(f"{path}:1: columns: found {','.join(names)!r}, allowed: {known}")
+        raise InputError(f"{path}:1: columns: found {','.join(names)!r}, allowed: {known}")
     while True:
         try:
             cells = next(reader, None)
         except csv.Error as error:
-            raise ValueError(f"{path}:{reader.line_num}: {error}") from None
+            raise InputError(f"{path}:{reader.line_num}: {error}") from None
         if cells is None:
             return
         where = f"{path}:{reader.line_num}"
         if cells and len(cells) != len(names):
-            yield where, ValueError(f"{where}: found {len(cells)} fields, allowed: {len(names)}"), form
+            yield where, InputError(f"{where}: found {len(cells)} fields, allowed: {len(names)}"), form
         elif cells:
             yield where, dict(zip(names, cells, strict=True)), form
 
@@ -233,7 +235,7 @@ def _json_rows(path: Path, first: str, lines: Iterator[str]) -> Iterator[tuple[s
 def _json_row(where: str, line: str) -> Iterator[tuple[str, Cells | ValueError, Format]]:
     try:
         cells = _object(where, line)
-    except ValueError as error:
+    except InputError as error:
         yield where, error, FORMATS["Mooncake JSONL"]
         return
     if RESULTS.input_tokens in cells:
@@ -251,9 +253,9 @@ def _object(where: str, text: str) -> dict[str, Any]:
     try:
         found = json.loads(text, parse_float=Decimal)
     except ValueError as error:
-        raise ValueError(f"{where}: not JSON: {error}: {text.strip()[:80]!r}") from None
+        raise InputError(f"{where}: not JSON: {error}: {text.strip()[:80]!r}") from None
     if not isinstance(found, dict):
-        raise ValueError(f"{where}: found a {type(found).__name__}, allowed: a JSON object")
+        raise InputError(f"{where}: found a {type(found).__name__}, allowed: a JSON object")
     return found
 
 
@@ -262,7 +264,7 @@ def _result_rows(where: str, result: Cells) -> Iterator[tuple[str, Cells | Value
     columns: dict[str, list[Any]] = {}
     for name in (RESULTS.input_tokens, RESULTS.output_tokens):
         if not isinstance(result.get(name), list):
-            raise ValueError(f"{where}: {name}: missing, allowed: a list; was the result saved with --save-detailed?")
+            raise InputError(f"{where}: {name}: missing, allowed: a list; was the result saved with --save-detailed?")
         columns[name] = result[name]
     count = len(columns[RESULTS.input_tokens])
     columns |= {
@@ -270,7 +272,7 @@ def _result_rows(where: str, result: Cells) -> Iterator[tuple[str, Cells | Value
     }
     for name, cells in columns.items():
         if not isinstance(cells, list) or len(cells) != count:
-            raise ValueError(f"{where}: {name}: found another length than input_lens, allowed: {count} entries")
+            raise InputError(f"{where}: {name}: found another length than input_lens, allowed: {count} entries")
     order: Callable[[int], float] = lambda index: _sort_key(columns.get("start_times"), index)  # noqa: E731
     for index in sorted(range(count), key=order):
         yield f"{where}: request {index}", {name: cells[index] for name, cells in columns.items()}, RESULTS

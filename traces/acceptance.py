@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from recguide.traces.errors import InputError
 from recguide.traces.sparse import SparseRequest, SparseTrace, check_sparse
 
 Row = Mapping[str, Any]
@@ -42,7 +43,7 @@ def import_acceptance(
     for where, row in _rows(path):
         try:
             served.append(_served(where, row))
-        except ValueError as error:
+        except InputError as error:
             if not lenient:
                 raise
             dropped[str(error).removeprefix(f"{where}: ").split(":")[0].split("[")[0]] += 1
@@ -51,15 +52,15 @@ def import_acceptance(
     for index, each in enumerate(served):
         try:
             requests.append(_request(path, index, each, prompt_tokens))
-        except ValueError as error:
+        except InputError as error:
             if not lenient:
                 raise
             dropped[str(error).removeprefix(f"{each.where}: ").split(":")[0]] += 1
     trace = SparseTrace(model, max(size, 2), path.name, dict(dropped), tuple(requests))
     try:
         check_sparse(trace)
-    except ValueError as error:
-        raise ValueError(f"{path}: {error}") from None
+    except InputError as error:
+        raise InputError(f"{path}: {error}") from None
     return trace
 
 
@@ -69,7 +70,7 @@ def _rows(path: Path) -> Iterator[tuple[str, Row | ValueError]]:
     try:
         text = path.read_text(encoding="utf-8-sig")
     except UnicodeDecodeError as error:
-        raise ValueError(f"{path}: byte {error.start}: not UTF-8 text") from None
+        raise InputError(f"{path}: byte {error.start}: not UTF-8 text") from None
     lines = [(f"{path}:{number}", line) for number, line in enumerate(text.splitlines(), 1) if line.strip()]
     if lines and not lines[0][1].strip().endswith("}"):
         lines = [(str(path), text)]
@@ -77,10 +78,10 @@ def _rows(path: Path) -> Iterator[tuple[str, Row | ValueError]]:
         try:
             row = json.loads(line)
         except ValueError as error:
-            yield where, ValueError(f"{where}: not JSON: {error}")
+            yield where, InputError(f"{where}: not JSON: {error}")
             continue
         if not isinstance(row, dict):
-            yield where, ValueError(f"{where}: found a {type(row).__name__}, allowed: a JSON object")
+            yield where, InputError(f"{where}: found a {type(row).__name__}, allowed: a JSON object")
             continue
         yield from _split(where, row)
 
@@ -93,7 +94,7 @@ def _split(where: str, row: Row) -> Iterator[tuple[str, Row]]:
         names |= {"input_lens": "prompt_tokens", "output_lens": "completion_tokens"}
         for name in names:
             if not isinstance(row.get(name), list) or len(row[name]) != len(accepted):
-                raise ValueError(f"{where}: {name}: found another length than per_step_accepted, or no list")
+                raise InputError(f"{where}: {name}: found another length than per_step_accepted, or no list")
         for index in range(len(accepted)):
             yield f"{where}: request {index}", {new: row[name][index] for name, new in names.items()}
     elif isinstance(row.get("choices"), list) and "question_id" in row:
@@ -116,23 +117,23 @@ def _served(where: str, row: Row | ValueError) -> Served:
         lens = _counts(f"{where}: accept_lengths", found["accept_lengths"], least=1)
         return Served(where, row, lens, None)
     if "per_step_accepted" not in found:
-        raise ValueError(f"{where}: per_step_accepted: missing, and accept_lengths too; allowed: one of them")
+        raise InputError(f"{where}: per_step_accepted: missing, and accept_lengths too; allowed: one of them")
     accepted = _counts(f"{where}: per_step_accepted", found["per_step_accepted"], least=0)
     drafted = _counts(f"{where}: per_step_drafted", found.get("per_step_drafted"), least=0)
     if len(drafted) != len(accepted):
-        raise ValueError(f"{where}: per_step_drafted: found {len(drafted)} steps, allowed: {len(accepted)}")
+        raise InputError(f"{where}: per_step_drafted: found {len(drafted)} steps, allowed: {len(accepted)}")
     for index, (took, made) in enumerate(zip(accepted, drafted, strict=True)):
         if took > made:
-            raise ValueError(f"{where}: per_step_accepted[{index}]: found {took} of {made} drafts")
+            raise InputError(f"{where}: per_step_accepted[{index}]: found {took} of {made} drafts")
     return Served(where, row, [count + 1 for count in accepted], drafted)
 
 
 def _counts(where: str, values: object, least: int) -> list[int]:
     if not isinstance(values, list):
-        raise ValueError(f"{where}: found {values!r}, allowed: a list of whole numbers")
+        raise InputError(f"{where}: found {values!r}, allowed: a list of whole numbers")
     for index, value in enumerate(values):
         if not isinstance(value, int) or isinstance(value, bool) or value < least:
-            raise ValueError(f"{where}[{index}]: found {value!r}, allowed: whole numbers of at least {least}")
+            raise InputError(f"{where}[{index}]: found {value!r}, allowed: whole numbers of at least {least}")
     return values
 
 
@@ -151,7 +152,7 @@ def _request(path: Path, index: int, served: Served, prompt_tokens: int | None) 
     while lens and sum(lens[:-1]) + 1 >= output:
         lens.pop()
     if output > whole:
-        raise ValueError(
+        raise InputError(
             f"{served.where}: completion_tokens: found {output}, allowed: up to {whole}, as its rounds give"
         )
     name = str(row.get("id") or row.get("request_id") or f"{path.stem}/{index}")
@@ -164,7 +165,7 @@ def _length(where: str, row: Row, name: str, otherwise: int | None) -> int:
     value = row.get(name, usage.get(name) if isinstance(usage, dict) else None)
     value = otherwise if value is None else value
     if value is None:
-        raise ValueError(f"{where}: {name}: missing, allowed: a whole number; --prompt-tokens stands in for it")
+        raise InputError(f"{where}: {name}: missing, allowed: a whole number; --prompt-tokens stands in for it")
     if not isinstance(value, int) or isinstance(value, bool) or value < 1:
-        raise ValueError(f"{where}: {name}: found {value!r}, allowed: a whole number of at least 1")
+        raise InputError(f"{where}: {name}: found {value!r}, allowed: a whole number of at least 1")
     return value

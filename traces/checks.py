@@ -19,6 +19,7 @@ from recguide.traces.dense import (
     Provenance,
     num_draft_tokens,
 )
+from recguide.traces.errors import InputError
 
 _HEX = frozenset("0123456789abcdef")
 
@@ -70,7 +71,7 @@ def check_request(request: DenseRequest, provenance: Provenance) -> None:
 def require(holds: bool, field: str, found: object, allowed: object) -> None:
     """Raise ValueError with the field, what was found there and what is allowed, unless it holds."""
     if not holds:
-        raise ValueError(f"{field}: found {found!r}, allowed: {allowed}")
+        raise InputError(f"{field}: found {found!r}, allowed: {allowed}")
 
 
 def _check_block_sizes(block_sizes: tuple[int, ...]) -> None:
@@ -82,7 +83,7 @@ def _check_block_sizes(block_sizes: tuple[int, ...]) -> None:
 
 def _check_dropped(dropped: object) -> None:
     if not isinstance(dropped, Mapping):
-        raise ValueError(f"dropped: found {dropped!r}, allowed: dataset to reason to count")
+        raise InputError(f"dropped: found {dropped!r}, allowed: dataset to reason to count")
     for dataset, reasons in dropped.items():
         require(isinstance(reasons, Mapping), f"dropped[{dataset!r}]", reasons, "reason to count")
         for reason, count in reasons.items():
@@ -144,7 +145,7 @@ def _check_array(values: object, dtype: type[np.generic], shape: tuple[int, ...]
     found = (getattr(values, "dtype", type(values)), getattr(values, "shape", None))
     # the words are made only when they are needed: there are dozens of arrays a request
     if found != (dtype, shape):
-        raise ValueError(f"{field}: found {found[0]} of shape {found[1]}, allowed: {np.dtype(dtype)} of shape {shape}")
+        raise InputError(f"{field}: found {found[0]} of shape {found[1]}, allowed: {np.dtype(dtype)} of shape {shape}")
 
 
 def _require_all(holds: NDArray[np.bool_], values: NDArray[Any], field: str, allowed: object) -> None:

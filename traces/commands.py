@@ -8,6 +8,7 @@ from typing import Annotated
 import typer
 from rich.console import Console
 
+from recguide.traces.errors import InputError
 from recguide.traces.import_command import import_trace
 
 app = typer.Typer(help="Look at recorded traces, and import others.", no_args_is_help=True, add_completion=False)
@@ -34,7 +35,7 @@ def show(
     from recguide.traces.tables import tables
 
     if plot is not None and not plot.parent.is_dir():
-        raise ValueError(f"plot: found no folder {plot.parent}, allowed: a file name in a folder that is there")
+        raise InputError(f"plot: found no folder {plot.parent}, allowed: a file name in a folder that is there")
     summary = summarise(read_traces(trace))
     if plot is not None:
         from recguide.traces.plots import plot_trace

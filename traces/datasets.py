@@ -10,6 +10,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import astuple, dataclass
 from pathlib import Path
 
+from recguide.traces.errors import InputError
+
 Row = dict[str, object]
 
 
@@ -36,13 +38,13 @@ def read_prompts(paths: Sequence[Path | str], limit_per_dataset: int | None = No
     for a file without prompts.
     """
     if limit_per_dataset is not None and limit_per_dataset < 1:
-        raise ValueError(f"limit_per_dataset: found {limit_per_dataset}, allowed: 1 or more")
+        raise InputError(f"limit_per_dataset: found {limit_per_dataset}, allowed: 1 or more")
     kept: list[Prompt] = []
     origin: dict[str, str] = {}
     taken: dict[str, int] = {}
     for where, prompt in (pair for path in paths for pair in _file_prompts(Path(path))):
         if prompt.prompt_id in origin:
-            raise ValueError(f"{where}: id: found {prompt.prompt_id!r}, which {origin[prompt.prompt_id]} has too")
+            raise InputError(f"{where}: id: found {prompt.prompt_id!r}, which {origin[prompt.prompt_id]} has too")
         origin[prompt.prompt_id] = where
         taken[prompt.dataset] = taken.get(prompt.dataset, 0) + 1
         if limit_per_dataset is None or taken[prompt.dataset] <= limit_per_dataset:
@@ -59,7 +61,7 @@ def prompt_set_sha256(prompts: Sequence[Prompt]) -> str:
 def _file_prompts(path: Path) -> Iterator[tuple[str, Prompt]]:
     """Each prompt of one file, after its "file:line"."""
     if path.is_dir():
-        raise ValueError(f"{path}: found a folder, allowed: a JSON lines file")
+        raise InputError(f"{path}: found a folder, allowed: a JSON lines file")
     index = 0
     for number, line in enumerate(path.read_bytes().splitlines(), start=1):
         if line.strip():
@@ -67,18 +69,18 @@ def _file_prompts(path: Path) -> Iterator[tuple[str, Prompt]]:
             yield where, _prompt(_row(line, where), path.stem, index, where)
             index += 1
     if index == 0:
-        raise ValueError(f"{path}: found no prompt, allowed: one JSON object a line, at least one")
+        raise InputError(f"{path}: found no prompt, allowed: one JSON object a line, at least one")
 
 
 def _row(line: bytes, where: str) -> Row:
     try:
         row = json.loads(line.decode("utf-8-sig"))
     except UnicodeDecodeError as error:
-        raise ValueError(f"{where}: not UTF-8: {error}") from error
+        raise InputError(f"{where}: not UTF-8: {error}") from error
     except ValueError as error:
-        raise ValueError(f"{where}: not JSON: {error}") from error
+        raise InputError(f"{where}: not JSON: {error}") from error
     if not isinstance(row, dict):
-        raise ValueError(f"{where}: found a {type(row).__name__}, allowed: a JSON object")
+        raise InputError(f"{where}: found a {type(row).__name__}, allowed: a JSON object")
     return row
 
 
@@ -100,9 +102,9 @@ def _message(row: Row, where: str) -> str:
         return _text(row, "prompt", where)
     turns = row["turns"]
     if "prompt" in row:
-        raise ValueError(f"{where}: prompt: found beside turns, allowed: one of them")
+        raise InputError(f"{where}: prompt: found beside turns, allowed: one of them")
     if not isinstance(turns, list) or not turns:
-        raise ValueError(f"{where}: turns: found {turns!r}, allowed: a list of messages, at least one")
+        raise InputError(f"{where}: turns: found {turns!r}, allowed: a list of messages, at least one")
     return _text({"turns[0]": turns[0]}, "turns[0]", where)
 
 
@@ -111,9 +113,9 @@ def _text(row: Row, name: str, where: str, default: str | None = None) -> str:
         return default
     value = row.get(name)
     if not isinstance(value, str) or not value.strip():
-        raise ValueError(f"{where}: {name}: found {value!r}, allowed: text that is not empty")
+        raise InputError(f"{where}: {name}: found {value!r}, allowed: text that is not empty")
     try:
         value.encode()
     except UnicodeEncodeError as error:
-        raise ValueError(f"{where}: {name}: half of a character pair: {error}") from error
+        raise InputError(f"{where}: {name}: half of a character pair: {error}") from error
     return value

@@ -10,6 +10,8 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from recguide.traces.errors import InputError
+
 SCHEMA_VERSION = 1
 VIEWS = ("seeded", "continuation")
 FINISH_REASONS = ("eos", "length")
@@ -121,5 +123,5 @@ def is_risky(margin: NDArray[np.uint8], delta: float) -> NDArray[np.bool_]:
     """
     steps = delta * 256
     if not 0 < steps < 256 or steps != int(steps):
-        raise ValueError(f"delta is {delta}; allowed: multiples of 1/256 between 0 and 1")
+        raise InputError(f"delta is {delta}; allowed: multiples of 1/256 between 0 and 1")
     return margin < np.uint8(steps)

@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 from recguide.traces.checks import check_provenance, check_trace, require
 from recguide.traces.columns import decode_drafts, draft_columns, encode_drafts
 from recguide.traces.dense import SCHEMA_VERSION, DenseRequest, DenseTrace, Provenance
+from recguide.traces.errors import InputError
 from recguide.traces.merges import merge_traces
 from recguide.traces.sparse import KIND, expanded, sparse_of
 
@@ -77,7 +78,7 @@ def read_trace(path: Path) -> DenseTrace:
         trace = DenseTrace(provenance, tuple(_requests(table, provenance)))
         check_trace(trace)
     except ValueError as error:
-        raise ValueError(f"{path}: {error}") from error
+        raise InputError(f"{path}: {error}") from error
     return trace
 
 
@@ -132,7 +133,7 @@ def _load(path: Path) -> pa.Table:
         try:
             return pq.ParquetFile(file, page_checksum_verification=True).read()
         except (pa.ArrowException, OSError) as error:
-            raise ValueError(f"not a readable Parquet file: {error}") from error
+            raise InputError(f"not a readable Parquet file: {error}") from error
 
 
 def _read_document(metadata: Mapping[bytes, bytes]) -> dict[str, Any]:
@@ -140,7 +141,7 @@ def _read_document(metadata: Mapping[bytes, bytes]) -> dict[str, Any]:
     try:
         document = json.loads(metadata[METADATA_KEY])
     except ValueError as error:
-        raise ValueError(f"metadata recguide: not JSON: {error}") from error
+        raise InputError(f"metadata recguide: not JSON: {error}") from error
     require(isinstance(document, dict), "metadata recguide", document, "an object")
     found: dict[str, Any] = document
     return found
@@ -156,7 +157,7 @@ def _read_provenance(document: Mapping[str, Any]) -> Provenance:
 
 def _provenance_of(document: object) -> Provenance:
     if not isinstance(document, dict):
-        raise ValueError(f"provenance: found {document!r}, allowed: an object")
+        raise InputError(f"provenance: found {document!r}, allowed: an object")
     names = {field.name for field in fields(Provenance)}
     require(set(document) == names, "provenance", sorted(set(document) ^ names), "no field missing and none unknown")
     require(isinstance(document["block_sizes"], list), "block_sizes", document["block_sizes"], "a list")

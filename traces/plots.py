@@ -8,6 +8,7 @@ from matplotlib.axes import Axes
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 
+from recguide.traces.errors import InputError
 from recguide.traces.files import replacing
 from recguide.traces.summaries import Confidence, Offsets, cumulative
 
@@ -17,7 +18,7 @@ _TITLES = {"p1": "Confidence of the draft token", "margin": "Margin between its 
 def plot_trace(confidence: Sequence[Confidence], offsets: Sequence[Offsets], title: str, path: Path) -> None:
     """Write three panels as a PNG: the distribution functions of confidence and of margin, and agreement by offset."""
     if path.suffix != ".png":
-        raise ValueError(f"{path}: found suffix {path.suffix!r}, allowed: .png")
+        raise InputError(f"{path}: found suffix {path.suffix!r}, allowed: .png")
     figure = Figure(figsize=(15, 4.6), layout="constrained")
     FigureCanvasAgg(figure)
     axes = figure.subplots(1, 3)
