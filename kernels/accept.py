@@ -19,14 +19,17 @@ from recguide.kernels.round_state import (
     CONTINUATIONS,
     DONE,
     DRAFT,
+    ENDED,
     FINISH,
     GOES_ON,
     LEFT,
+    LIMITED,
     OUTCOME,
     PHASE,
     PLACES,
     RUNNING,
     VERIFY,
+    WRITTEN,
     Forward,
     Requests,
     RoundRules,
@@ -67,6 +70,21 @@ def advance_reference(
     take_draft(requests, first, seed, source, sizes, rules)
     alternatives = choose_branches(requests, margin, second, source, rules)
     lay_out(requests, forward, alternatives, rules)
+
+
+def start(
+    requests: Requests, forward: Forward, prompt_lens: Tensor, limits: Tensor, tokens: Tensor, eos: Tensor, sizes: Tensor,
+    rules: RoundRules,
+) -> None:  # fmt: skip
+    """Begin all requests anew: prompts of ``prompt_lens`` are cached, ``tokens`` came of them, ``limits`` may come."""
+    state = requests.state.zero_()
+    state[:, CACHED], state[:, LEFT], state[:, WRITTEN] = prompt_lens, limits - 1, 1
+    state[:, FINISH] = torch.where(torch.isin(tokens, eos), ENDED, torch.where(limits == 1, LIMITED, RUNNING))
+    state[:, PHASE] = VERIFY
+    requests.tokens[:, 0] = tokens
+    requests.draft.fill_(rules.mask_id)
+    take_draft(requests, requests.draft.clone(), tokens, torch.full_like(tokens, -1), sizes, rules)
+    lay_out(requests, forward, [tokens] * rules.corrections, rules)
 
 
 _PHASE, _FINISH, _CACHED, _LEFT, _BLOCK, _OUTCOME, _GOES_ON, _PLACES = map(
