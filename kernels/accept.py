@@ -73,9 +73,15 @@ def advance_reference(
 
 
 def start(
-    requests: Requests, forward: Forward, prompt_lens: Tensor, limits: Tensor, tokens: Tensor, eos: Tensor, sizes: Tensor,
+    requests: Requests,
+    forward: Forward,
+    prompt_lens: Tensor,
+    limits: Tensor,
+    tokens: Tensor,
+    eos: Tensor,
+    sizes: Tensor,
     rules: RoundRules,
-) -> None:  # fmt: skip
+) -> None:
     """Begin all requests anew: prompts of ``prompt_lens`` are cached, ``tokens`` came of them, ``limits`` may come."""
     state = requests.state.zero_()
     state[:, CACHED], state[:, LEFT], state[:, WRITTEN] = prompt_lens, limits - 1, 1
