@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from recguide.engine.model import rotary_table, rotate
+from recguide.engine.rotary import QueryScaling, frequencies, rotary_table, rotate, scaled
 from recguide.kernels.gate import silu_gate, silu_gate_reference
 from recguide.kernels.norm import add_rms_norm, add_rms_norm_reference
 from recguide.kernels.rotary import rotary_write, rotary_write_reference
@@ -61,22 +61,23 @@ def test_rotary_and_cache(contiguous, dtype, device):
     requests, tokens, heads, kv_heads, dim = 2, 3, 6, 2, 16
     qkv = draw(0, requests * tokens, (heads + 2 * kv_heads) * dim, dtype=dtype, device=device)
     positions = torch.tensor([[4, 5, 5], [900, 2, 17]], device=device)
-    table = tuple(part.reshape(requests * tokens, dim // 2) for part in rotary_table(positions, dim, 1e4))
+    own = rotary_table(positions, frequencies(dim, 1e4, None).to(device))
+    tables = (scaled(own, positions, QueryScaling(0.1, 5)), own)
+    flat = tuple((cos.flatten(0, 2), sin.flatten(0, 2)) for cos, sin in tables)
     slots = torch.tensor([3, 23, 0, 9, 10, 11], device=device)
     outcomes = []
     for write in (rotary_write, rotary_write_reference):
         keys, values = pages(dtype, device, contiguous)
         q = torch.full((requests, heads, tokens, dim), torch.nan, dtype=dtype, device=device).transpose(1, 2)
-        write(qkv, table, slots, q, keys, values)
+        write(qkv, flat, slots, q, keys, values)
         outcomes.append((q, keys, values))
     for ours, theirs in zip(*outcomes, strict=True):
         assert torch.equal(ours.isnan(), theirs.isnan())
         close(ours.nan_to_num(), theirs.nan_to_num())
     # and the reference is what the model does
     q, k, v = qkv.view(requests, tokens, -1, dim).split([heads, kv_heads, kv_heads], 2)
-    own = rotary_table(positions, dim, 1e4)
     keys, values = outcomes[1][1:]
-    close(outcomes[1][0], rotate(q, own))
+    close(outcomes[1][0], rotate(q, tables[0]))
     close(keys[slots // 4, slots % 4], rotate(k, own).flatten(0, 1))
     close(values[slots // 4, slots % 4], v.flatten(0, 1))
 
@@ -85,8 +86,10 @@ def test_projections_of_another_shape_are_refused(device):
     keys, values = pages(torch.float32, device, True)
     q = torch.zeros(1, 1, 6, 16, device=device)
     table = (torch.zeros(1, 8, device=device),) * 2
+    tables = (table, table)
     slots = torch.zeros(1, dtype=torch.long, device=device)
     with pytest.raises(ValueError, match="qkv has 100 columns for 6 and 2 heads of an even 16"):
-        rotary_write(torch.zeros(1, 100, device=device), table, slots, q, keys, values)
+        rotary_write(torch.zeros(1, 100, device=device), tables, slots, q, keys, values)
+    every_other = torch.zeros(6, 4, 2, 32, device=device)[..., ::2]
     with pytest.raises(ValueError, match="stride 1 along"):
-        rotary_write(torch.zeros(1, 160, device=device), table, slots, q, keys.transpose(2, 3), values)
+        rotary_write(torch.zeros(1, 160, device=device), tables, slots, q, every_other, values)

@@ -1,0 +1,52 @@
+"""The decoder's forward with the operations between its matrix products fused: 10 launches a layer, not some 35.
+
+Attention is a function of its own, since it alone depends on what the tokens see. `model.py` is the reference.
+"""
+
+from collections.abc import Callable
+
+from torch import Tensor
+
+from recguide.engine.model import Decoder, Draft, Layer
+from recguide.engine.rotary import Table
+from recguide.kernels.gate import silu_gate
+from recguide.kernels.norm import add_rms_norm
+from recguide.kernels.rotary import rotary_write
+
+FusedAttention = Callable[[int, Tensor], Tensor]
+"""From a layer's index and its rotated queries ``[N, T, heads, dim]`` to ``[N, T, heads * dim]``, once keys are in."""
+
+
+def fused_hidden(
+    decoder: Decoder,
+    ids: Tensor,
+    positions: Tensor,
+    slots: Tensor,
+    cache: tuple[Tensor, Tensor],
+    attention: FusedAttention,
+    draft: Draft = False,
+) -> Tensor:
+    """:meth:`Decoder.hidden` of tokens ``ids`` ``[N, T]``, on a GPU.
+
+    ``cache`` holds keys and values ``[layers, pages, page_size, kv_heads, dim]``, and ``slots`` int64 ``[N * T]`` says
+    where those of each token go: page * page_size + place in the page.
+    """
+    tables = (_flat(table) for table in decoder.rotary_tables(positions))
+    q_table, k_table = tables
+    eps, delta = decoder.config.rms_norm_eps, None
+    stream = decoder.embed(ids)
+    for index, layer in enumerate(decoder.layers):
+        assert isinstance(layer, Layer)
+        stream, normed = add_rms_norm(stream, delta, layer.input_norm, eps)
+        qkv = layer.qkv(normed, draft).flatten(0, 1)
+        q = qkv.new_empty(*ids.shape, decoder.config.num_heads, decoder.config.head_dim)
+        rotary_write(qkv, (q_table, k_table), slots, q, cache[0][index], cache[1][index])
+        attended = layer.out(attention(index, q), draft)
+        stream, normed = add_rms_norm(stream, attended, layer.post_attention_norm, eps)
+        delta = layer.down(silu_gate(layer.gate_up(normed, draft)), draft)
+    return add_rms_norm(stream, delta, decoder.final_norm, eps)[1]
+
+
+def _flat(table: Table) -> tuple[Tensor, Tensor]:
+    cos, sin = table
+    return cos.flatten(0, 2), sin.flatten(0, 2)
