@@ -41,12 +41,20 @@ def make_policy(name: str, rounds: Rounds, costs: CostModel) -> Policy:
         return own_policy(name)
     head, colon, argument = name.partition(":")
     try:
-        if head not in POLICIES or (colon and not argument) or (bool(colon) and head not in TAKES_OPTIONS):
-            known = ", ".join(TAKES_OPTIONS.get(known, known) for known in POLICIES)
-            raise InputError(f"unknown; known: {known}, path/to/file.py:function")
+        _check_form(head, bool(colon), argument)
         return POLICIES[head](argument, rounds, costs)
     except InputError as error:
         raise InputError(f"policy {name!r}: {error}") from None
+
+
+def _check_form(head: str, colon: bool, argument: str) -> None:
+    if head not in POLICIES:
+        known = ", ".join(TAKES_OPTIONS.get(known, known) for known in POLICIES)
+        raise InputError(f"unknown; known: {known}, path/to/file.py:function")
+    if colon and head not in TAKES_OPTIONS:
+        raise InputError(f"found options {argument!r}, allowed: none, {head} alone")
+    if colon and not argument:
+        raise InputError(f"found nothing behind the colon, allowed: {TAKES_OPTIONS[head]}")
 
 
 def rounds_for(trace: DenseTrace, names: Iterable[str]) -> Rounds:

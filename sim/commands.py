@@ -5,7 +5,7 @@ from typing import Annotated
 
 import typer
 
-from recguide.sim.config import ConfigFile, PrintConfig, Settings, as_yaml, resolved
+from recguide.sim.config import ConfigFile, PrintConfig, Settings, as_yaml, named_path, resolved
 
 POLICIES = ["ar", "fixed:8", "fixed:16", "fixed:32", "recipe", "oracle"]
 
@@ -29,10 +29,16 @@ def sweep(
     request_rate: Annotated[float | None, typer.Option(help="Requests per second, at random times; inf.")] = None,
     request_rate_mode: Annotated[str | None, typer.Option(help="poisson (default) or constant gaps.")] = None,
     burstiness: Annotated[float | None, typer.Option(help="Shape of Gamma gaps: 1 Poisson, less is burstier.")] = None,
-    arrivals: Annotated[Path | None, typer.Option(help="A file of arrival times and lengths to replay.")] = None,
+    arrivals: Annotated[
+        Path | None, typer.Option(parser=named_path, metavar="FILE", help="Arrival times and lengths to replay.")
+    ] = None,
     time_scale: Annotated[float | None, typer.Option(help="Arrival times are multiplied by it.")] = None,
-    lengths: Annotated[Path | None, typer.Option(help="A file whose lengths alone are used.")] = None,
-    lenient: Annotated[bool, typer.Option("--lenient", help="Skip and count rows of it that are at fault.")] = False,
+    lengths: Annotated[
+        Path | None, typer.Option(parser=named_path, metavar="FILE", help="A file whose lengths alone are used.")
+    ] = None,
+    lenient: Annotated[
+        bool, typer.Option("--lenient", help="Skip and count rows of --arrivals or --lengths that are at fault.")
+    ] = False,
     no_stitch: Annotated[
         bool, typer.Option("--no-stitch", help="Refuse outputs longer than the recorded request drawn for them.")
     ] = False,
@@ -42,7 +48,14 @@ def sweep(
     dataset: Annotated[list[str] | None, typer.Option(help="Only requests of this dataset. May be repeated.")] = None,
     seed: Annotated[int, typer.Option(min=0, help="Of the order in which requests are sent.")] = 0,
     output_dir: Annotated[
-        Path, typer.Option("--output-dir", "--output", help="The folder of the results; a second run goes on there.")
+        Path,
+        typer.Option(
+            "--output-dir",
+            "--output",
+            parser=named_path,
+            metavar="FOLDER",
+            help="Where the results go; a second run goes on there.",
+        ),
     ] = Path("results"),
     jobs: Annotated[int, typer.Option(min=0, help="Processes; 0: one a core. Results do not depend on it.")] = 0,
     backend: Annotated[str, typer.Option(help="loky: processes here; ray or dask: a cluster.")] = "loky",
@@ -68,7 +81,9 @@ def sweep(
     ] = False,
     batching: Annotated[
         str,
-        typer.Option(help="Of unequal blocks: bucket, bucket:oldest, bucket:round-robin, pad or ragged."),
+        typer.Option(
+            help="Of unequal blocks: bucket (bucket:fullest), bucket:oldest, bucket:round-robin, pad, ragged."
+        ),
     ] = "bucket",
     cross_model: Annotated[
         bool, typer.Option("--cross-model", help="Allow the acceptance of one model on the costs of another.")

@@ -30,6 +30,13 @@ def _read_settings(ctx: typer.Context, settings: list[str] | None) -> list[str] 
     return settings
 
 
+def named_path(text: str | Path) -> Path:
+    """A path that is not empty: an empty one would be the current folder."""
+    if not str(text):
+        raise InputError("found nothing, allowed: a path; '.' is the current folder")
+    return Path(text)
+
+
 ConfigFile = Annotated[
     Path | None,
     typer.Option(

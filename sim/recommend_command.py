@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from recguide.sim.config import named_path
 from recguide.traces.errors import InputError
 
 if TYPE_CHECKING:
@@ -20,7 +21,9 @@ GRID_SHARE = 0.01
 
 
 def recommend(
-    results: Annotated[Path, typer.Argument(help="The folder of a sweep.")] = Path("results"),
+    results: Annotated[
+        Path, typer.Argument(parser=named_path, metavar="RESULTS", help="The folder of a sweep.")
+    ] = Path("results"),
     slo: Annotated[
         list[str] | None, typer.Option(help="ttft:MS, tpot:MS or e2el:MS, as in vLLM's --goodput. May be repeated.")
     ] = None,
@@ -29,7 +32,13 @@ def recommend(
     profile: Annotated[str | None, typer.Option(help="With --trace: sweep into RESULTS first.")] = None,
     output_dir: Annotated[
         Path | None,
-        typer.Option("--output-dir", "--output", help="Gets policy.json, vllm.json, sglang.json; default: RESULTS."),
+        typer.Option(
+            "--output-dir",
+            "--output",
+            parser=named_path,
+            metavar="FOLDER",
+            help="Gets policy.json, vllm.json, sglang.json; default: RESULTS.",
+        ),
     ] = None,
 ) -> None:
     """Find the fastest policy whose requests keep a service level, and write it down for servers."""

@@ -16,6 +16,22 @@ from recguide.traces.files import replacing
 
 FORMAT = 1
 PLOT = "frontier.png"
+DOCUMENT = "results.json"
+FILES = (DOCUMENT, "results.parquet", PLOT, "report.html", "config.resolved.yaml", "env.json")
+
+
+def foreign_file(folder: Path) -> Path | None:
+    """A file that a sweep would overwrite there although no sweep wrote it, or None."""
+    there = [folder / name for name in FILES if (folder / name).exists()]
+    return there[0] if there and not _is_sweep(folder / DOCUMENT) else None
+
+
+def _is_sweep(path: Path) -> bool:
+    try:
+        document = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return False
+    return isinstance(document, dict) and "recguide_sweep" in document
 
 
 def write_results(
@@ -31,7 +47,7 @@ def write_results(
     ``texts`` are further files by name; None deletes one that an earlier sweep left.
     """
     folder.mkdir(parents=True, exist_ok=True)
-    names = ("results.parquet", "results.json", PLOT)
+    names = ("results.parquet", DOCUMENT, PLOT)
     with ExitStack() as stack:
         table, document, plot = (stack.enter_context(replacing(folder / name)) for name in names)
         pq.write_table(_columns(points, about), table, compression="zstd")

@@ -41,11 +41,7 @@ class Store:
 
     def load(self, policy: str, concurrency: int) -> Point | None:
         """The figures of a finished point, or None where there is none from the same inputs."""
-        try:
-            metadata = pq.read_schema(self.path(policy, concurrency)).metadata or {}
-        except (OSError, pa.ArrowInvalid):
-            return None
-        held = json.loads(metadata.get(_KEY, b"{}"))
+        held = _held(self.path(policy, concurrency))
         if held.get("config") != self._config(policy, concurrency):
             return None
         self.reused += 1
@@ -68,7 +64,7 @@ class Store:
         """Delete the files of all other points, so that the folder holds one sweep."""
         kept = {self.path(str(point["policy"]), int(point["max_concurrency"] or 0)) for point in points}
         for path in self.folder.glob("*.parquet"):
-            if path not in kept:
+            if path not in kept and "config" in _held(path):
                 path.unlink()
 
     def quantiles(
@@ -106,6 +102,16 @@ def kept_table(folder: Path, policy: str, concurrency: int) -> Path:
     return folder / SUBFOLDER / f"{plain}-c{concurrency}.parquet"
 
 
+def _held(path: Path) -> dict[str, Any]:
+    """What a point's file says of it; nothing where it is none, or cut off."""
+    try:
+        metadata = pq.read_schema(path).metadata or {}
+    except (OSError, pa.ArrowInvalid):
+        return {}
+    found: dict[str, Any] = json.loads(metadata.get(_KEY, b"{}"))
+    return found
+
+
 def _quantiles(values: NDArray[np.float64]) -> list[float]:
     few = np.sort(values) if len(values) <= QUANTILES else np.quantile(values, np.linspace(0, 1, QUANTILES))
     listed: list[float] = few.tolist()
@@ -135,7 +141,7 @@ def files_hash(text: str) -> str | None:
 def code_hash() -> str:
     """A hash of the simulator's and the traces' source files."""
     here = Path(__file__).parent
-    files = sorted(here.glob("*.py")) + sorted((here.parent / "traces").glob("*.py"))
+    files = sorted(here.rglob("*.py")) + sorted((here.parent / "traces").rglob("*.py"))
     return hashlib.sha256("".join(_sha256(path) for path in files).encode()).hexdigest()
 
 

@@ -21,7 +21,7 @@ from recguide.sim.figures import Figures, parse_goodput, parse_percentiles
 from recguide.sim.guards import Finding, check_points, check_sources, settle
 from recguide.sim.load_options import check_stream, limits_of, load_of
 from recguide.sim.reporting import FILE, page_of
-from recguide.sim.results import as_json, write_results
+from recguide.sim.results import as_json, foreign_file, write_results
 from recguide.sim.scenario import Scenario
 from recguide.sim.store import Store, inputs_hash, labels_of
 from recguide.sim.sweep import BASELINE, Point, only_datasets, sweep, warnings_of
@@ -35,6 +35,7 @@ Options = Mapping[str, Any]
 """Those of the command, by the names of its parameters."""
 
 NO_LIMIT = 0
+MOST_CONCURRENT = 999_999
 CONCURRENCIES = ["1,2,4,8,16,32,64,128"]
 LOAD_OPTIONS = (
     "request_rate",
@@ -188,9 +189,10 @@ def parse_concurrencies(texts: Sequence[str]) -> list[int]:
     """Whole numbers of at least 1 from lists with commas."""
     parts = [part.strip() for text in texts for part in text.split(",")]
     for part in parts:
-        if not re.fullmatch(r"[0-9]{1,6}", part) or int(part) < 1:
+        if not re.fullmatch(r"[0-9]+", part) or not 1 <= int(part) <= MOST_CONCURRENT:
             raise InputError(
-                f"max-concurrency: found {part!r}, allowed: whole numbers of at least 1, with commas between"
+                f"max-concurrency: found {part!r}, "
+                f"allowed: whole numbers from 1 to {MOST_CONCURRENT}, with commas between"
             )
     return [int(part) for part in parts]
 
@@ -202,6 +204,9 @@ def check_folder(folder: Path) -> None:
         raise InputError(f"output-dir: found the file {nearest}, allowed: a folder, or a new name")
     if (folder / "requests").exists() and not (folder / "requests").is_dir():
         raise InputError(f"output-dir: found the file {folder / 'requests'}, allowed: a folder there, or none")
+    foreign = foreign_file(folder)
+    if foreign is not None:
+        raise InputError(f"output-dir: found {foreign} of something else, allowed: a sweep's folder, or a new one")
 
 
 def title_of(trace: DenseTrace, profile: Profile, cross_model: bool) -> str:

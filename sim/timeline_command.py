@@ -5,6 +5,7 @@ from typing import Annotated
 
 import typer
 
+from recguide.sim.config import named_path
 from recguide.traces.errors import InputError
 
 
@@ -26,7 +27,9 @@ def timeline(
         int | None, typer.Option(min=1, help="Split prompts into steps of so many tokens.")
     ] = None,
     batching: Annotated[str, typer.Option(help="Of unequal blocks, as for `recguide sweep`.")] = "bucket",
-    output: Annotated[Path, typer.Option("--output", "-o", help="The file to write.")] = Path("timeline.json"),
+    output: Annotated[
+        Path, typer.Option("--output", "-o", parser=named_path, metavar="FILE", help="The file to write.")
+    ] = Path("timeline.json"),
     cross_model: Annotated[
         bool, typer.Option("--cross-model", help="Allow the acceptance of one model on the costs of another.")
     ] = False,

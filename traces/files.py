@@ -94,6 +94,7 @@ def read_traces(paths: Sequence[Path | str]) -> DenseTrace:
 
 def resolve_traces(name: Path | str) -> list[Path]:
     """The files behind a file, a folder of ``*.parquet``, or the name of a shipped trace, sorted by name."""
+    require(str(name) != "", "trace", name, "a file, a folder, or a shipped name")
     path = Path(name)
     if path.is_file():
         return [path]

@@ -111,10 +111,16 @@ def test_prompts_and_datasets_can_be_chosen(run: Run, tmp_path: Path) -> None:
     [
         (["--policy", "best"], "error: policy 'best': unknown; known: ar, fixed:B, recipe, "),
         (["--policy", "fixed:64"], "error: policy 'fixed:64': block size 64 was not recorded; recorded: 4, 8, 16, 32"),
-        (["--max-concurrency", "0"], "error: max-concurrency: found '0', allowed: whole numbers of at least 1"),
-        (["--max-concurrency", "-1"], "error: max-concurrency: found '-1', allowed: whole numbers of at least 1"),
-        (["--max-concurrency", "1,,2"], "error: max-concurrency: found '', allowed: whole numbers of at least 1"),
-        (["--max-concurrency", "nan"], "error: max-concurrency: found 'nan', allowed: whole numbers of at least 1"),
+        (["--max-concurrency", "0"], "error: max-concurrency: found '0', allowed: whole numbers from 1 to 999999"),
+        (["--max-concurrency", "-1"], "error: max-concurrency: found '-1', allowed: whole numbers from 1 to 999999"),
+        (["--max-concurrency", "1,,2"], "error: max-concurrency: found '', allowed: whole numbers from 1 to 999999"),
+        (["--max-concurrency", "nan"], "error: max-concurrency: found 'nan', allowed: whole numbers from 1 to 999999"),
+        (["--max-concurrency", "1000000"], "error: max-concurrency: found '1000000', allowed: whole numbers from 1 to"),
+        (["--policy", "recipe:9"], "error: policy 'recipe:9': found options '9', allowed: none, recipe alone"),
+        (["--policy", "fixed:"], "error: policy 'fixed:': found nothing behind the colon, allowed: fixed:B"),
+        (["--output-dir", ""], "Invalid value for '--output-dir'"),
+        (["--trace", ""], "error: trace: found '', allowed: a file, a folder, or a shipped name"),
+        (["--arrivals", ""], "Invalid value for '--arrivals'"),
         (["--dataset", "gpqa"], "error: dataset 'gpqa': not in the trace; there are: gsm8k, mbpp, mt-bench"),
         (["--num-prompts", "0"], "Invalid value for '--num-prompts'"),
         (["--concurency", "1"], "No such option: --concurency"),
@@ -143,6 +149,32 @@ def test_the_help_names_every_option_whole_on_a_screen_of_80_columns(
 
 def test_a_file_in_the_place_of_the_output_folder_is_left_alone(run: Run, inputs: Path) -> None:
     assert "error: output-dir: found the file" in run.refusal("--output-dir", str(inputs / "profile.csv"))
+
+
+@pytest.mark.parametrize("name", ["results.json", "report.html"])
+def test_results_of_something_else_are_not_overwritten(run: Run, tmp_path: Path, name: str) -> None:
+    (tmp_path / name).write_text('{"mine": 1}')
+    code, _, err = run("--policy", "ar", "--max-concurrency", "1", "--output-dir", ".")
+    assert code == 2
+    assert f"output-dir: found {name} of something else, allowed: a sweep's folder, or a new one" in err
+    assert (tmp_path / name).read_text() == '{"mine": 1}'
+
+
+def test_requests_of_something_else_stay_beside_those_of_a_sweep(run: Run, inputs: Path, tmp_path: Path) -> None:
+    (tmp_path / "out" / "requests").mkdir(parents=True)
+    theirs = tmp_path / "out" / "requests" / "theirs.parquet"
+    theirs.write_bytes((inputs / "trace.parquet").read_bytes())
+    for policy in ("fixed:8", "ar"):
+        assert run("--policy", policy, "--max-concurrency", "1", "--output-dir", "out")[0] == 0
+    assert sorted(path.name for path in theirs.parent.iterdir()) == ["ar-c1.parquet", "theirs.parquet"]
+
+
+def test_a_fault_of_ours_is_no_bad_input(run: Run, inputs: Path) -> None:
+    (inputs / "mine.py").write_text("def broken(seen): raise ValueError('a fault')")
+    argv = ["recguide", "sweep", "--trace", str(inputs / "trace.parquet"), "--profile", str(inputs / "profile.csv")]
+    run.monkeypatch.setattr(sys, "argv", [*argv, "--policy", f"{inputs / 'mine.py'}:broken", "--jobs", "1"])
+    with pytest.raises(ValueError, match="a fault"):
+        main()
 
 
 @pytest.mark.parametrize("where", ["file/below", "folder"])
