@@ -1,0 +1,137 @@
+"""Draft, then verify: steps of linear self-speculation at the block sizes that a policy chooses (paper, section 3.1).
+
+A round is two forwards and one answer to the host, at its end. Requests of other block sizes wait for their bucket, or
+take part with their own size, without padding or filled up to the largest (section 5.3).
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+
+from recguide.engine.forwards import Fill, Scores, read
+from recguide.engine.host import Stopwatch
+from recguide.engine.outcomes import Change, accepted, outcome_of
+from recguide.engine.planning import Piece, draft_piece, verify_piece
+from recguide.engine.requests import Live, room_for, seen_of
+from recguide.engine.ways import DRAFT_BROKEN, VERIFY_BROKEN, Planned, Setup, held_of, is_broken
+from recguide.sim.batching import Batching
+from recguide.sim.policies import BlockPolicy, Tally
+from recguide.sim.rounds import AR, Ints
+from recguide.sim.steps import Work, choose_blocks, count_rounds
+from recguide.traces.errors import InputError
+
+
+@dataclass(frozen=True, slots=True)
+class Blocks:
+    """Who takes part, at which block sizes, and the tokens that each is filled up to."""
+
+    lives: list[Live]
+    sizes: list[int]
+    filled: list[int]
+    chosen: int | Ints
+    """The sizes as they were chosen: one for all, or those of each."""
+
+
+class LinearWay:
+    """Steps of a draft forward and a verify forward."""
+
+    masks = 0
+
+    def __init__(self, setup: Setup, policy: BlockPolicy, batching: Batching) -> None:
+        self.setup, self.policy, self.batching = setup, policy, batching
+        self.tallies: dict[int, Tally] | None = {} if getattr(policy, "signal", None) is not None else None
+        self.watch = Stopwatch(setup.forwards.device)
+        self._last = 0
+
+    def plan(self, running: Sequence[Live], step: int) -> Planned:
+        """Ask the policy, and take along whom the batching chooses."""
+        wanted = self.policy(seen_of(running, self.tallies))
+        largest = room_for(running, self.setup.block_sizes, self.setup.max_context)
+        waited = np.array([step - live.ran for live in running])
+        chosen, rows = choose_blocks(wanted, largest, waited, self.batching, self._last)
+        lives = list(running) if rows is None else [running[row] for row in rows.tolist()]
+        sizes = [chosen] * len(lives) if isinstance(chosen, int) else chosen.tolist()
+        self._check(sizes)
+        filled = [max(sizes)] * len(sizes) if self.batching.padded else sizes
+        return Planned(_work(lives, sizes, filled), rows, Blocks(lives, sizes, filled, chosen))
+
+    def _check(self, sizes: Sequence[int]) -> None:
+        allowed = (AR, *self.setup.block_sizes)
+        wrong = next((size for size in sizes if size not in allowed), None)
+        if wrong is not None:
+            raise InputError(f"policy: found block size {wrong}, allowed: {', '.join(map(str, allowed))}")
+
+    def run(self, planned: Planned) -> list[Change]:
+        """Draft and verify; the host is asked for nothing in between."""
+        blocks: Blocks = planned.what
+        forwards, mask_id, shift = self.setup.forwards, self.setup.mask_id, self.setup.shift
+        rounds = list(zip(blocks.lives, blocks.sizes, blocks.filled, strict=True))
+        drafts = [draft_piece(live, size, fill, mask_id, shift) for live, size, fill in rounds if fill > AR]
+        verifies = [verify_piece(live, size, fill, mask_id) for live, size, fill in rounds]
+        statistics = []
+        if drafts:
+            self.watch.run(lambda: statistics.append(forwards.run(drafts)))
+            statistics.append(forwards.run(verifies, _fill(drafts, verifies, blocks.sizes), statistics[0]))
+        else:
+            statistics.append(forwards.run(verifies))
+        return self._changes(blocks, read(torch.cat(statistics, 1)))
+
+    def _changes(self, blocks: Blocks, found: Scores) -> list[Change]:
+        """What the scores of all drafts, and behind them of all verifies, come to."""
+        at, verify_at = 0, sum(size for size in blocks.sizes if size > AR)
+        changes = []
+        for live, size in zip(blocks.lives, blocks.sizes, strict=True):
+            drafted = found.part(at, at + size) if size > AR else None
+            changes.append(self._change(live, size, drafted, found.part(verify_at, verify_at + size)))
+            at += size if size > AR else 0
+            verify_at += size
+        return changes
+
+    def _change(self, live: Live, size: int, drafted: Scores | None, verified: Scores) -> Change:
+        position = len(live.tokens)
+        if drafted is not None:
+            drafted = self.setup.judge.drafted(live, "seeded", position, drafted)
+        verified = self.setup.judge.verified(live, position, verified)
+        if is_broken(verified) or (drafted is not None and is_broken(drafted, 1)):
+            return Change(live, error=VERIFY_BROKEN if is_broken(verified) else DRAFT_BROKEN)
+        block = drafted.first[1:].tolist() if drafted is not None else []
+        tokens = verified.first.tolist()
+        accept_len, emitted = accepted(block, tokens, live.eos_ids, live.tokens_left)
+        flags = outcome_of(accept_len, emitted, drafted is not None)
+        held = held_of(live.tokens[-1], drafted, live.cached) if drafted is not None else None
+        entropies = verified.entropy[:emitted].tolist()
+        return Change(live, size, accept_len, tokens[:emitted], entropies, flags, None, held)
+
+    def told(self, planned: Planned, changes: Sequence[Change], seconds: float) -> None:
+        """Book the rounds for policies that learn from them."""
+        blocks: Blocks = planned.what
+        if isinstance(blocks.chosen, int):
+            self._last = blocks.chosen
+        if self.tallies is not None:
+            tokens = [len(change.tokens) for change in changes]
+            count_rounds(self.tallies, blocks.chosen, tokens, seconds / len(changes))
+
+    def draft_seconds(self, planned: Planned, seconds: float) -> float:
+        """As the device's clock measured it."""
+        return self.watch.take()
+
+
+def _work(lives: Sequence[Live], sizes: Sequence[int], filled: Sequence[int]) -> Work:
+    """Query tokens as the simulator counts them."""
+    context, tokens = sum(live.cached for live in lives), sum(filled)
+    drafted = sum(fill for fill in filled if fill > AR)
+    return Work(0.0, max(sizes), len(lives), tokens, context, drafted, 2 * (tokens - sum(sizes)))
+
+
+def _fill(drafts: Sequence[Piece], verifies: Sequence[Piece], sizes: Sequence[int]) -> Fill:
+    """The places of draft tokens in the verify, and the scores of the draft that they come from."""
+    into, source, token, score = [], [], 0, 0
+    for verify, size in zip(verifies, sizes, strict=True):
+        if size > AR:
+            into.append(np.arange(token + 1, token + size))
+            source.append(np.arange(score + 1, score + size))
+            score += size
+        token += len(verify.layout)
+    return np.concatenate(into), np.concatenate(source)

@@ -1,0 +1,168 @@
+"""Overlap: one forward verifies a draft and prepares the next one in branches (paper, section 5.1; `sim/overlap.py`).
+
+The forward carries everyone's next need: the verifier row and branches of those that hold a draft, a draft row of those
+that do not. Verifier rows are never drafts to the adapter. Only they commit keys.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from recguide.engine.forwards import Scores, read
+from recguide.engine.outcomes import Change, accepted, outcome_of
+from recguide.engine.planning import Piece, branched_piece, draft_piece, verify_piece
+from recguide.engine.requests import Held, Live, room_for
+from recguide.engine.ways import DRAFT_BROKEN, VERIFY_BROKEN, Planned, Setup, held_of, is_broken
+from recguide.sim.overlap import CONTINUED, CORRECTED, SEEDED, Outcome, Overlap, prepared
+from recguide.sim.rounds import AR, Ints
+from recguide.sim.steps import Work
+
+
+@dataclass(frozen=True, slots=True)
+class Need:
+    """What one request needs next: a draft of ``size`` tokens, or with ``held`` or at size 1 a verification."""
+
+    live: Live
+    size: int
+    held: Held | None = None
+    leaves: tuple[int, ...] = ()
+    """Where branches leave the block: corrections below its size, the continuation at it."""
+
+    @property
+    def drafts(self) -> bool:
+        """Whether it is a draft."""
+        return self.held is None and self.size > AR
+
+    @property
+    def tokens(self) -> int:
+        """Query tokens."""
+        return self.size * (1 + len(self.leaves))
+
+
+class OverlapWay:
+    """Steps of one forward."""
+
+    masks = 0
+
+    def __init__(self, setup: Setup, rules: Overlap) -> None:
+        self.setup, self.rules = setup, rules
+
+    def plan(self, running: Sequence[Live], step: int) -> Planned:
+        """Drafts for those without one, and the round of everyone else."""
+        largest = room_for(running, self.setup.block_sizes, self.setup.max_context)
+        size = self.rules.block_size
+        sizes = [size] * len(running) if largest is None else np.minimum(largest, size).tolist()
+        held = [live.drafted() if size > AR else None for live, size in zip(running, sizes, strict=True)]
+        leaves = self._leaves(running, held)
+        needs = [Need(*need) for need in zip(running, sizes, held, leaves, strict=True)]
+        rows = np.array([place for place, need in enumerate(needs) if not need.drafts], np.int64)
+        return Planned(_work(needs), rows if len(rows) < len(needs) else None, needs)
+
+    def _leaves(self, running: Sequence[Live], held: Sequence[Held | None]) -> list[tuple[int, ...]]:
+        """Where branches leave each draft that is held."""
+        rules = self.rules
+        leaves: list[tuple[int, ...]] = [()] * len(held)
+        may = [
+            (place, draft)
+            for place, draft in enumerate(held)
+            if draft is not None and len(draft) == rules.block_size and (rules.recursive or draft.source == SEEDED)
+        ]
+        if not may:
+            return leaves
+        margin = np.stack([draft.margin[1:] for _, draft in may])
+        limit = np.array([running[place].limit for place, _ in may])
+        room = self.setup.max_context - np.array([draft.cached for _, draft in may])
+        corrections, goes_on = prepared(margin, rules, limit, room, SEEDED)
+        for row, (place, draft) in enumerate(may):
+            places = [int(at[row]) for at in corrections if at[row] > 0 and self._second(draft)[at[row]] >= 0]
+            leaves[place] = (*places, *([rules.block_size] if goes_on[row] else []))
+        return leaves
+
+    def _second(self, held: Held) -> Ints:
+        return held.second if self.rules.eos == "allowed" else held.second_no_eos
+
+    def run(self, planned: Planned) -> list[Change]:
+        """Everyone's need in one forward."""
+        needs: list[Need] = planned.what
+        pieces = [self._piece(need) for need in needs]
+        found = read(self.setup.forwards.run(pieces))
+        changes, at = [], 0
+        for need, piece in zip(needs, pieces, strict=True):
+            part = found.part(at, at + len(piece.layout.scored))
+            at += len(piece.layout.scored)
+            changes.append(self._drafted(need, part) if need.drafts else self._verified(need, part))
+        return changes
+
+    def _piece(self, need: Need) -> Piece:
+        mask_id, shift = self.setup.mask_id, self.setup.shift
+        if need.drafts:
+            return draft_piece(need.live, need.size, need.size, mask_id, shift)
+        if need.held is None:
+            return verify_piece(need.live, AR, AR, mask_id)
+        return branched_piece(need.live, need.held, need.leaves, self._second(need.held), mask_id, shift)
+
+    def _drafted(self, need: Need, found: Scores) -> Change:
+        live = need.live
+        found = self.setup.judge.drafted(live, "seeded", len(live.tokens), found)
+        if is_broken(found, 1):
+            return Change(live, error=DRAFT_BROKEN)
+        return Change(live, held=held_of(live.tokens[-1], found, live.cached))
+
+    def _verified(self, need: Need, found: Scores) -> Change:
+        live, size, held = need.live, need.size, need.held
+        if is_broken(found):
+            return Change(live, error=VERIFY_BROKEN)
+        verified = self.setup.judge.verified(live, len(live.tokens), found.part(0, size))
+        tokens, block = verified.first.tolist(), held.tokens[1:].tolist() if held is not None else []
+        accept_len, emitted = accepted(block, tokens, live.eos_ids, live.tokens_left)
+        flags = outcome_of(accept_len, emitted, held is not None and held.source == SEEDED)
+        following = None
+        if held is not None and need.leaves:
+            flags |= Outcome.PREPARED.value
+            lives = emitted < live.tokens_left and tokens[emitted - 1] not in live.eos_ids
+            if emitted == accept_len:
+                hit, following = self._hit(need, held, accept_len, tokens[accept_len - 1], lives, found)
+                flags |= hit
+        entropies = verified.entropy[:emitted].tolist()
+        return Change(live, size, accept_len, tokens[:emitted], entropies, flags, following, held)
+
+    def _hit(
+        self, need: Need, held: Held, accept_len: int, token: int, lives: bool, found: Scores
+    ) -> tuple[int, Held | None]:
+        """Flags of the branch that the outcome lies on, and its draft, if ``token`` is the one it began with."""
+        if accept_len not in need.leaves:
+            return 0, None
+        live, size = need.live, need.size
+        start = size * (1 + need.leaves.index(accept_len))
+        position, cached = len(live.tokens) + accept_len, live.cached + accept_len
+        if accept_len < size:
+            covered, reused, source = Outcome.CORRECTION_COVERED, Outcome.CORRECTION_REUSED, CORRECTED
+            part = self.setup.judge.drafted(live, "seeded", position, found.part(start, start + size))
+            hit = int(self._second(held)[accept_len]) == token
+        else:
+            covered, reused, source = Outcome.CONTINUATION_COVERED, Outcome.CONTINUATION_REUSED, CONTINUED
+            part = self.setup.judge.drafted(live, "continuation", position - 1, found.part(start, start + size))
+            # a shifted draft's first token is the verifier's own
+            hit = bool(self.setup.shift) or int(part.first[0]) == token
+        if not (hit and lives):
+            return covered.value, None
+        return covered.value | reused.value, held_of(token, part, cached, source)
+
+    def told(self, planned: Planned, changes: Sequence[Change], seconds: float) -> None:
+        """There is nothing to learn from."""
+
+    def draft_seconds(self, planned: Planned, seconds: float) -> float:
+        """All of it where the forward drafts alone."""
+        return 0.0 if planned.work.query_tokens else seconds
+
+
+def _work(needs: Sequence[Need]) -> Work:
+    """Query tokens as the simulator counts them: a forward of drafts alone is none of a verify."""
+    context, count = sum(need.live.cached for need in needs), len(needs)
+    rounds = [need for need in needs if not need.drafts]
+    drafted = sum(need.tokens for need in needs if need.drafts)
+    if not rounds:
+        return Work(0.0, max(need.size for need in needs), count, 0, context, drafted)
+    tokens = drafted + sum(need.tokens for need in rounds)
+    return Work(0.0, max(need.size for need in rounds), count, tokens, context)

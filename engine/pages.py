@@ -1,0 +1,83 @@
+"""Pages of the KV cache: who holds which, and the memory behind them."""
+
+from collections.abc import Iterable, Sequence
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from recguide.engine.model import ModelConfig
+
+Int32s = NDArray[np.int32]
+
+
+class PagePool:
+    """Pages that nobody holds; a request's pages are a list that grows and shrinks at its end."""
+
+    def __init__(self, num_pages: int) -> None:
+        self.num_pages = num_pages
+        self._free = list(range(num_pages - 1, -1, -1))
+
+    @property
+    def num_free(self) -> int:
+        """Pages that nobody holds."""
+        return len(self._free)
+
+    def resize(self, pages: list[int], count: int) -> None:
+        """Let a request hold ``count`` pages, in place; RuntimeError where there are not so many."""
+        more = count - len(pages)
+        if more > len(self._free):
+            raise RuntimeError(f"{more} KV pages wanted, {len(self._free)} of {self.num_pages} are free")
+        for _ in range(more):
+            pages.append(self._free.pop())
+        if more < 0:
+            self._free += reversed(pages[count:])
+            del pages[count:]
+
+    def check(self, held: Iterable[Sequence[int]]) -> None:
+        """RuntimeError unless every page is free or held by one request, and none is both or neither."""
+        found = sorted([*self._free, *(page for pages in held for page in pages)])
+        if found != list(range(self.num_pages)):
+            count = np.bincount(found, minlength=self.num_pages)
+            wrong = {page: int(times) for page, times in enumerate(count) if times != 1}
+            raise RuntimeError(f"KV pages and how often each is accounted for, where that is not once: {wrong}")
+
+
+class PagedCache:
+    """Keys and values in pages, and scratch pages for what a forward writes and nobody reads after it.
+
+    ``keys`` and ``values`` are ``[layers, pages, page_size, kv_heads, head_dim]``. Row i of ``scratch``, ``[places,
+    pages]``, is for the request at place i of a forward: branches and padding lie there, behind its own pages.
+    """
+
+    def __init__(
+        self,
+        config: ModelConfig,
+        num_pages: int,
+        page_size: int,
+        places: int,
+        scratch_tokens: int,
+        device: torch.device | str,
+        dtype: torch.dtype,
+    ) -> None:
+        self.page_size = page_size
+        each = -(-scratch_tokens // page_size) + 1
+        self.scratch: Int32s = num_pages + np.arange(places * each, dtype=np.int32).reshape(places, each)
+        shape = (config.num_layers, num_pages + places * each, page_size, config.num_kv_heads, config.head_dim)
+        self.keys, self.values = (torch.zeros(shape, device=device, dtype=dtype) for _ in range(2))
+
+    def write(self, layer: int, slots: Tensor, keys: Tensor, values: Tensor) -> None:
+        """Put keys and values ``[tokens, kv_heads, head_dim]`` at ``slots`` ``[tokens]`` of a layer."""
+        self.keys[layer].flatten(0, 1)[slots] = keys
+        self.values[layer].flatten(0, 1)[slots] = values
+
+    def table(self, held: Sequence[Sequence[int]], tokens: Sequence[int]) -> Int32s:
+        """Page table ``[requests, pages]`` of a forward at whose end requests have so many tokens; zeros pad it."""
+        counts = [-(-count // self.page_size) for count in tokens]
+        table = np.zeros((len(held), max(counts)), np.int32)
+        for row, pages, count, spare in zip(table, held, counts, self.scratch, strict=False):
+            own = min(len(pages), count)
+            row[:own] = pages[:own]
+            row[own:count] = spare[: count - own]
+        return table

@@ -1,0 +1,149 @@
+"""What one request brings to a forward: tokens, positions, what they see, which are drafts, and which are scored.
+
+Layouts are those of `kernels/layouts.py` with what the engine needs beside. Where several tokens are drafted, entry j
+of a draft's scores is that of block position j; entry 0 stands there to make all of them B long, and means something
+in a continuation alone.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from recguide.engine.requests import Held, Live
+from recguide.kernels.layouts import MAX_TAIL, Tail, branch, causal, draft, packed, quadratic, rows
+from recguide.sim.rounds import Ints
+
+PIECE = 2048
+"""Prompt tokens that one forward takes of a request, at most."""
+assert PIECE <= MAX_TAIL
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Layout:
+    """The query tokens of one request, positions counted from its cached tokens."""
+
+    visible: NDArray[np.int32]
+    """[tokens] What each sees of the others, as ``packed`` codes it."""
+    positions: Ints
+    gate: NDArray[np.bool_]
+    """[tokens] Which are drafts."""
+    scored: Ints
+    """[scores] Whose logits are looked at."""
+    predicts: Ints
+    """[scores] The position that each of these is about."""
+
+    def __len__(self) -> int:
+        return len(self.visible)
+
+
+class Piece(NamedTuple):
+    """One request's part of a forward."""
+
+    live: Live
+    cached: int
+    layout: Layout
+    ids: Sequence[int] | Ints
+
+
+def prompt_piece(live: Live, done: int, count: int, masks: int, mask_id: int, shift: int) -> Piece:
+    """The ``count`` known tokens behind ``done`` of them; the last of all is scored, and masks behind it may draft."""
+    last = done + count == live.known
+    tail = causal(count)
+    scored, predicts = ([count - 1], [count]) if last else ([], [])
+    ids = live.known_ids(done, count)
+    gate = [False] * count
+    if last and masks:
+        tail += branch(count, count, masks)
+        scored += [count + place for place in _places(masks, shift)]
+        predicts += range(count, count + masks)
+        ids, gate = [*ids, *[mask_id] * masks], gate + [True] * masks
+    return Piece(live, done, _layout(tail, gate, scored, predicts), ids)
+
+
+def _places(size: int, shift: int) -> list[int]:
+    """Where in a row the token is whose logit scores each block position; that of position 0 may mean nothing."""
+    return [max(place - shift, 0) for place in range(size)]
+
+
+def _layout(tail: Tail, gate: Sequence[bool], scored: Sequence[int], predicts: Sequence[int]) -> Layout:
+    visible = np.array(packed(tail), np.int32)
+    numbers = (np.array(x, np.int64) for x in (tail.positions, scored, predicts))
+    positions, scores, about = numbers
+    return Layout(visible, positions, np.array(gate, np.bool_), scores, about)
+
+
+@lru_cache(maxsize=256)
+def drafting(size: int, shift: int) -> Layout:
+    """A seed and its masks, which see each other; B scores."""
+    return _layout(draft(size), [True] * size, _places(size, shift), range(size))
+
+
+@lru_cache(maxsize=4096)
+def verifying(size: int, leaves: tuple[int, ...] = (), shift: int = 0) -> Layout:
+    """A block, causally, with B scores, and behind it branches that leave it at these places, B scores each.
+
+    A block of one token is an AR step.
+    """
+    scored, predicts = list(range(size)), list(range(1, size + 1))
+    for number, leave in enumerate(leaves, 1):
+        scored += [number * size + place for place in _places(size, shift)]
+        predicts += range(leave, leave + size)
+    gate = [False] * size + [True] * (size * len(leaves))
+    return _layout(rows(size, leaves), gate, scored, predicts)
+
+
+@lru_cache(maxsize=64)
+def verifying_all(size: int, shift: int) -> Layout:
+    """TiDAR's: a block, causally, and a draft of B masks behind each number of its tokens; B scores each."""
+    leaves = range(1, size + 1)
+    scored, predicts = list(range(size)), list(range(1, size + 1))
+    for leave in leaves:
+        scored += [leave * size + place for place in _places(size, shift)]
+        predicts += range(leave, leave + size)
+    return _layout(quadratic(size), [False] * size + [True] * size * size, scored, predicts)
+
+
+@lru_cache(maxsize=1024)
+def padded(layout: Layout | None, size: int) -> Layout:
+    """The layout, or nothing, filled up to ``size`` tokens with such as see the cached prefix and nobody sees."""
+    short = layout or _layout(Tail((), (), (), ()), (), (), ())
+    more = size - len(short)
+    return Layout(
+        np.concatenate([short.visible, np.zeros(more, np.int32)]),
+        np.concatenate([short.positions, np.arange(len(short), size)]),
+        np.concatenate([short.gate, np.zeros(more, np.bool_)]),
+        short.scored,
+        short.predicts,
+    )
+
+
+def draft_piece(live: Live, size: int, filled: int, mask_id: int, shift: int) -> Piece:
+    """A draft behind the seed; filled up to ``filled`` tokens, of which size 1 drafts nothing."""
+    layout = drafting(size, shift) if size > 1 else None
+    if layout is None or filled > size:
+        layout = padded(layout, filled)
+    ids = [live.tokens[-1], *[mask_id] * (filled - 1)]
+    return Piece(live, live.cached, layout, ids)
+
+
+def verify_piece(live: Live, size: int, filled: int, mask_id: int) -> Piece:
+    """The seed, and what the draft forward before puts into the other places of its block."""
+    layout = verifying(size)
+    if filled > size:
+        layout = padded(layout, filled)
+    return Piece(live, live.cached, layout, [live.tokens[-1], *[mask_id] * (filled - 1)])
+
+
+def branched_piece(live: Live, held: Held, leaves: tuple[int, ...], first: Ints, mask_id: int, shift: int) -> Piece:
+    """The draft that is held, and its branches: those below B start with their token in ``first``."""
+    size = len(held)
+    ids = np.full(size * (1 + len(leaves)), mask_id, np.int64)
+    ids[:size] = held.tokens
+    for number, leave in enumerate(leaves, 1):
+        if leave < size:
+            ids[number * size] = first[leave]
+    return Piece(live, live.cached, verifying(size, leaves, shift), ids)

@@ -1,0 +1,180 @@
+"""The serving engine: continuous batching of real forwards under the policies of the simulator (paper, section 5.3).
+
+`step` takes everyone one step further; between steps requests come and go. One step is a prefill, or one round of the
+running requests in the way that the policy asks for.
+"""
+
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
+
+from recguide.engine.forwards import Forwards
+from recguide.engine.model import Decoder
+from recguide.engine.outcomes import Change, apply
+from recguide.engine.pages import PagedCache, PagePool
+from recguide.engine.prefilling import Prefills
+from recguide.engine.requests import Live, Wish
+from recguide.engine.runlog import RunLog, prefill_work
+from recguide.engine.scheduler import Part, Scheduler
+from recguide.engine.selfcheck import check_adapter
+from recguide.engine.wayof import scratch_tokens, way_of
+from recguide.engine.ways import AsFound, Judge, Setup
+from recguide.sim.batching import BUCKETED, Batching
+from recguide.sim.history import PAPER
+from recguide.sim.log import Replay
+from recguide.sim.memory import Limits
+from recguide.sim.methods import Policy
+from recguide.sim.steps import Work
+from recguide.traces.errors import InputError
+
+MAX_RUNNING = 128
+
+
+@dataclass(frozen=True, slots=True)
+class EngineConfig:
+    """What an engine takes on."""
+
+    block_sizes: tuple[int, ...] = (4, 8, 16, 32)
+    """That rounds may have, ascending: also those below a policy's, for the end of the context."""
+    limits: Limits = field(default_factory=lambda: Limits(max_running=MAX_RUNNING))
+    """The simulator's. Without ``kv_pages`` there are as many as no load can use up."""
+    max_context: int | None = None
+    """Tokens of prompt and output together; None: the model's."""
+    batching: Batching = BUCKETED
+
+    def check(self) -> None:
+        """ValueError for what no engine has."""
+        self.limits.check()
+        if self.limits.max_running is None:
+            raise InputError("max_running: found none, allowed: a number, which memory is set aside for")
+        if not self.block_sizes or list(self.block_sizes) != sorted({b for b in self.block_sizes if 2 <= b <= 32}):
+            raise InputError(f"block_sizes: found {self.block_sizes}, allowed: ascending, 2 to 32")
+
+
+class Engine:
+    """Serves requests with one model and one policy; for one thread at a time.
+
+    ``judge`` says what is drafted and verified where acceptance is forced, and ``clock`` gives seconds.
+    """
+
+    def __init__(
+        self,
+        decoder: Decoder,
+        policy: Policy,
+        config: EngineConfig | None = None,
+        judge: Judge | None = None,
+        clock: Callable[[], float] = time.perf_counter,
+    ) -> None:
+        config = config or EngineConfig()
+        config.check()
+        self.decoder, self.config, self.clock = decoder, config, clock
+        self.adapter = check_adapter(decoder, config.limits.page_size)
+        self.limits, self.max_context = _memory(decoder, config)
+        scratch = scratch_tokens(policy, config.block_sizes)
+        pages, places = self.limits.kv_pages or 0, self.limits.max_running or 0
+        where = decoder.device, decoder.dtype
+        cache = PagedCache(decoder.config, pages, self.limits.page_size, places, scratch, *where)
+        setup = Setup(Forwards(decoder, cache), judge or AsFound(), config.block_sizes, self.max_context)
+        self.way = way_of(policy, setup, config.batching)
+        self.prefills = Prefills(setup, self.way.masks)
+        self.signal = getattr(policy, "signal", None) or PAPER
+        self.scheduler = Scheduler(self.limits, PagePool(pages))
+        self.log = RunLog()
+        self._started = clock()
+
+    @property
+    def now(self) -> float:
+        """Seconds since the engine started."""
+        return self.clock() - self._started
+
+    @property
+    def in_flight(self) -> int:
+        """Requests that are not finished."""
+        return self.scheduler.in_flight
+
+    def add(self, prompt: Sequence[int], wish: Wish, row: int = 0, arrival_s: float | None = None) -> Live:
+        """Take in a request; ValueError where it cannot be served. ``row`` is its row in a trace that is played."""
+        config = self.decoder.config
+        wish.check(prompt, config.vocab_size, self.max_context)
+        left = min(wish.max_new_tokens, self.max_context - len(prompt))
+        eos_ids = frozenset(config.eos_ids if wish.eos_ids is None else wish.eos_ids)
+        now = self.now
+        number = self.log.send(row, len(prompt), now if arrival_s is None else arrival_s, now)
+        live = Live(number, list(prompt), wish, eos_ids, left, row)
+        self.scheduler.waiting.append(live)
+        return live
+
+    def cancel(self, live: Live) -> bool:
+        """End a request where it stands; False where it was finished already."""
+        if live.finish_reason is not None:
+            return False
+        self.scheduler.drop(live)
+        live.finish_reason = "cancelled"
+        return True
+
+    def step(self) -> list[Change]:
+        """Take everyone a step further, and say what changed; there must be a request in flight."""
+        started, in_flight = self.now, self.in_flight
+        parts = self.scheduler.take()
+        if parts:
+            self.log.start([live for live, _ in parts], started)
+            pages = self._pages_in_use()
+            changes, work, draft_s = self._prefill(parts, started)
+        else:
+            changes, work, draft_s, pages = self._round(started)
+        self.log.step(started, in_flight, work, draft_s, pages, changes)
+        for live in self.scheduler.settle():
+            self.log.finish(live, started + work.seconds)
+        return changes
+
+    def _prefill(self, parts: Sequence[Part], started: float) -> tuple[list[Change], Work, float]:
+        work = prefill_work(sum(count for _, count in parts), len(parts), sum(live.done for live, _ in parts))
+        changes = self.prefills.run(parts)
+        self.scheduler.prefill_ended(parts, self.log.num_steps + 1)
+        for change in changes:
+            apply(change)
+        return changes, work._replace(seconds=self.now - started), 0.0
+
+    def _round(self, started: float) -> tuple[list[Change], Work, float, int | None]:
+        step, running = self.log.num_steps, self.scheduler.running
+        planned = self.scheduler.find_pages(lambda: self.way.plan(running, step))
+        pages = self._pages_in_use()
+        changes = self.way.run(planned)
+        for change in changes:
+            apply(change, self.signal)
+            if change.tokens:
+                change.live.ran = step + 1
+        self.scheduler.prefilled = False
+        seconds = self.now - started
+        self.way.told(planned, changes, seconds)
+        draft_s = self.way.draft_seconds(planned, seconds)
+        return changes, planned.work._replace(seconds=seconds), draft_s, pages
+
+    def _pages_in_use(self) -> int | None:
+        pool = self.scheduler.pool
+        return None if self.config.limits.kv_pages is None else pool.num_pages - pool.num_free
+
+    def drain(self) -> None:
+        """Step until every request is finished."""
+        while self.in_flight:
+            self.step()
+
+    def check(self) -> None:
+        """RuntimeError where a page is lost, or held twice; between steps."""
+        self.scheduler.check()
+
+    def replay(self, concurrency: int | None = None, *, closed: bool = False) -> Replay:
+        """The run so far as the simulator would tell it, with the times that were measured."""
+        scheduler = self.scheduler
+        return self.log.replay(scheduler.preemptions, scheduler.recomputed_tokens, concurrency, closed=closed)
+
+
+def _memory(decoder: Decoder, config: EngineConfig) -> tuple[Limits, int]:
+    """The limits with a number of pages, and the tokens that a request may have."""
+    context = min(config.max_context or decoder.config.max_context, decoder.config.max_context)
+    limits = config.limits
+    if limits.kv_pages is None:
+        each = limits.pages(context + config.block_sizes[-1])
+        limits = replace(limits, kv_pages=each * (limits.max_running or 0))
+    assert limits.kv_tokens is not None
+    return limits, min(context, limits.kv_tokens)

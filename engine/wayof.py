@@ -1,0 +1,87 @@
+"""From the simulator's policies to the ways of the engine: no policy is written a second time."""
+
+from collections.abc import Sequence
+
+from recguide.engine.linear import LinearWay
+from recguide.engine.outcomes import Change
+from recguide.engine.overlapping import OverlapWay
+from recguide.engine.quadratic import QuadraticWay
+from recguide.engine.requests import Live
+from recguide.engine.ways import Planned, Setup, Way
+from recguide.sim.batching import Batching
+from recguide.sim.methods import Policy
+from recguide.sim.overlap import Overlap
+from recguide.sim.regime import Regime
+from recguide.sim.tidar import Tidar
+from recguide.sim.trimmed import Ragged
+from recguide.traces.errors import InputError
+
+
+class SwitchingWay:
+    """Overlap while few requests run, adaptive blocks above; a draft that still fits outlives a switch."""
+
+    masks = 0
+
+    def __init__(self, setup: Setup, rules: Regime, batching: Batching) -> None:
+        self.switch = rules.switch
+        self.below, self.above = OverlapWay(setup, rules.overlap), LinearWay(setup, rules.above, batching)
+
+    def plan(self, running: Sequence[Live], step: int) -> Planned:
+        """Plan by the load."""
+        way: OverlapWay | LinearWay = self.below if len(running) <= self.switch else self.above
+        planned = way.plan(running, step)
+        return planned._replace(what=(way, planned))
+
+    def run(self, planned: Planned) -> list[Change]:
+        """Run it in the way that planned it."""
+        way, own = planned.what
+        changes: list[Change] = way.run(own)
+        return changes
+
+    def told(self, planned: Planned, changes: Sequence[Change], seconds: float) -> None:
+        """Tell that way."""
+        way, own = planned.what
+        way.told(own, changes, seconds)
+
+    def draft_seconds(self, planned: Planned, seconds: float) -> float:
+        """As that way says."""
+        way, own = planned.what
+        share: float = way.draft_seconds(own, seconds)
+        return share
+
+
+def way_of(policy: Policy, setup: Setup, batching: Batching) -> Way:
+    """The way that a policy asks for; ValueError for a block size that the engine does not run."""
+    if isinstance(policy, Regime):
+        _check(policy.overlap.block_size, setup)
+        return SwitchingWay(setup, policy, batching)
+    if isinstance(policy, Ragged):
+        raise InputError("policy ragged: not served yet, only simulated")
+    if isinstance(policy, Overlap):
+        _check(policy.block_size, setup)
+        return OverlapWay(setup, policy)
+    if isinstance(policy, Tidar):
+        _check(policy.block_size, setup)
+        return QuadraticWay(setup, policy)
+    return LinearWay(setup, policy, batching)
+
+
+def _check(block_size: int, setup: Setup) -> None:
+    if block_size not in setup.block_sizes:
+        allowed = ", ".join(map(str, setup.block_sizes))
+        raise InputError(f"policy: found block size {block_size}, allowed: {allowed}")
+
+
+def scratch_tokens(policy: Policy, block_sizes: Sequence[int]) -> int:
+    """The most tokens that a forward writes behind the pages that a request holds."""
+    if isinstance(policy, Regime):
+        return max(block_sizes[-1], _branched(policy.overlap))
+    if isinstance(policy, Overlap):
+        return _branched(policy)
+    if isinstance(policy, Tidar):
+        return policy.block_size * (policy.block_size + 1)
+    return block_sizes[-1]
+
+
+def _branched(rules: Overlap) -> int:
+    return rules.block_size * (2 + rules.corrections)

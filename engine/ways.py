@@ -1,0 +1,103 @@
+"""What the ways to take running requests a step further have in common (`sim/steps.py` has their simulated twins)."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple, Protocol
+
+import numpy as np
+
+from recguide.engine.forwards import Forwards, Scores
+from recguide.engine.outcomes import Change
+from recguide.engine.requests import Held, Live
+from recguide.sim.overlap import SEEDED
+from recguide.sim.rounds import Ints
+from recguide.sim.steps import Work
+
+DRAFT_BROKEN = "the draft's logits are NaN"
+VERIFY_BROKEN = "the verifier's logits are NaN"
+
+
+class Planned(NamedTuple):
+    """A step before it runs."""
+
+    work: Work
+    """Without its seconds, which nobody knows yet."""
+    rows: Ints | None
+    """Places of those that emit; None when all of the running ones do."""
+    what: Any
+    """Of the way that planned it."""
+
+
+class Way(Protocol):
+    """A way to take running requests one step further."""
+
+    @property
+    def masks(self) -> int:
+        """Masks behind every prompt, which draft its first block; 0 where none do."""
+
+    def plan(self, running: Sequence[Live], step: int) -> Planned:
+        """Decide what step number ``step`` is; nothing changes by it."""
+
+    def run(self, planned: Planned) -> list[Change]:
+        """Run it."""
+
+    def told(self, planned: Planned, changes: Sequence[Change], seconds: float) -> None:
+        """It took these seconds, and the requests are what it made of them."""
+
+    def draft_seconds(self, planned: Planned, seconds: float) -> float:
+        """How many of these were those of a draft forward."""
+
+
+class Judge(Protocol):
+    """Who says what was drafted and verified: the model, or a trace where acceptance is forced."""
+
+    def drafted(self, live: Live, view: str, position: int, found: Scores) -> Scores:
+        """B scores of a draft behind so many output tokens, the first of which means nothing in the seeded view."""
+
+    def verified(self, live: Live, position: int, found: Scores) -> Scores:
+        """Scores of the verifier from this output position on."""
+
+
+class AsFound:
+    """The model says it."""
+
+    def drafted(self, live: Live, view: str, position: int, found: Scores) -> Scores:
+        """As it was found."""
+        return found
+
+    def verified(self, live: Live, position: int, found: Scores) -> Scores:
+        """As it was found."""
+        return found
+
+
+@dataclass(frozen=True, slots=True)
+class Setup:
+    """What every way works with."""
+
+    forwards: Forwards
+    judge: Judge
+    block_sizes: tuple[int, ...]
+    """That rounds may have, ascending."""
+    max_context: int
+
+    @property
+    def mask_id(self) -> int:
+        """The token that marks a position to be drafted."""
+        return self.forwards.decoder.config.mask_id
+
+    @property
+    def shift(self) -> int:
+        """0 where a draft logit scores its own position, 1 where it scores the next one."""
+        return self.forwards.decoder.config.draft_shift
+
+
+def held_of(seed: int, found: Scores, cached: int, source: int = SEEDED) -> Held:
+    """The draft whose B scores these are, with its seed in front."""
+    tokens = found.first.copy()
+    tokens[0] = seed
+    return Held(tokens, found.second, found.second_no_eos, found.margin, found.p1, source, cached)
+
+
+def is_broken(found: Scores, skip: int = 0) -> bool:
+    """Whether some scores, the first few apart, come from NaN."""
+    return bool(np.any(found.first[skip:] < 0))
