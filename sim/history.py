@@ -49,16 +49,21 @@ class History:
     def tell(self, figures: Floats, places: Ints | None, at: Ints, block_size: Ints | int, emitted: Ints) -> None:
         """Rounds of the requests in these columns (None: of all) ended, which started at these rows of ``Rounds``."""
         count = self.signal.decisions(emitted, block_size)
-        drafts = block_size - 1
         mean = (self._sums.take(at + count) - self._sums.take(at)) / count
-        matched, checked = np.minimum(emitted - 1, drafts), np.minimum(emitted, drafts)
-        if places is None:
-            figures[ENTROPY_BEFORE] = figures[ENTROPY]
-            figures[ENTROPY] = mean
-            figures[MATCHED] += matched
-            figures[CHECKED] += checked
-        else:
-            figures[ENTROPY_BEFORE, places] = figures[ENTROPY, places]
-            figures[ENTROPY, places] = mean
-            figures[MATCHED, places] += matched
-            figures[CHECKED, places] += checked
+        tell(figures, places, mean, block_size, emitted)
+
+
+def tell(figures: Floats, places: Ints | None, mean: Floats, block_size: Ints | int, emitted: Ints) -> None:
+    """Rounds of the requests in these columns (None: of all) ended, with these means of the verifier's entropy."""
+    drafts = block_size - 1
+    matched, checked = np.minimum(emitted - 1, drafts), np.minimum(emitted, drafts)
+    if places is None:
+        figures[ENTROPY_BEFORE] = figures[ENTROPY]
+        figures[ENTROPY] = mean
+        figures[MATCHED] += matched
+        figures[CHECKED] += checked
+    else:
+        figures[ENTROPY_BEFORE, places] = figures[ENTROPY, places]
+        figures[ENTROPY, places] = mean
+        figures[MATCHED, places] += matched
+        figures[CHECKED, places] += checked

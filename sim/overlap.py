@@ -84,6 +84,22 @@ def branches(margin: NDArray[np.uint8], rules: Overlap) -> tuple[list[Ints], Boo
     return positions, wanted
 
 
+def prepared(
+    margin: NDArray[np.uint8], rules: Overlap, limit: Ints, room: Ints, source: int
+) -> tuple[list[Ints], Bools]:
+    """:func:`branches` as far as their own rounds could run, of drafts from one source; the engine uses it too.
+
+    ``limit`` is [drafts], the tokens up to the output limit, and ``room`` those that the context has room for. A branch
+    runs neither behind the one nor outside the other.
+    """
+    corrections, goes_on = branches(margin, rules)
+    if source != SEEDED and not rules.recursive:
+        corrections, goes_on = [], goes_on & False
+    size = rules.block_size
+    corrections = [np.where((at < limit) & (at + size <= room), at, 0) for at in corrections]
+    return corrections, goes_on & (size < limit) & (2 * size <= room)
+
+
 def _packed(flags: Bools) -> NDArray[np.uint32]:
     """[drafts] One bit for each of up to 32 flags, the first one lowest."""
     octets = np.zeros((len(flags), 4), np.uint8)
@@ -137,17 +153,12 @@ def _clipped(rounds: Rounds, rules: Overlap, whole: Tables) -> Tables:
 def _round(rounds: Rounds, rules: Overlap, source: int) -> tuple[Ints, Ints, Ints, Ints, Ints]:
     """Query tokens, accepted and emitted tokens, outcome and next source at every row."""
     size = rules.block_size
-    match, second, margin = _draft(rounds, rules, source)
+    match, second, margin = draft_of(rounds, rules, source)
     position, left, cached = places(rounds)
     accepted = matched_lens(match) + 1
     emitted = np.minimum(accepted, left)
-    corrections, goes_on = branches(margin, rules)
-    if source != SEEDED and not rules.recursive:
-        corrections, goes_on = [], goes_on & False
-    # a branch runs only where its own round could: neither behind the output limit nor outside the context
     limit, room = rounds.max_output_tokens - position, rounds.max_context - cached
-    corrections = [np.where((at < limit) & (at + size <= room), at, 0) for at in corrections]
-    goes_on &= (size < limit) & (2 * size <= room)
+    corrections, goes_on = prepared(margin, rules, limit, room, source)
     branch_count, covered = goes_on.astype(np.int64), np.zeros(len(accepted), np.bool_)
     for at in corrections:
         branch_count += at > 0
@@ -171,7 +182,7 @@ def _round(rounds: Rounds, rules: Overlap, source: int) -> tuple[Ints, Ints, Int
     return size * (1 + branch_count), accepted, emitted, outcome, following
 
 
-def _draft(
+def draft_of(
     rounds: Rounds, rules: Overlap, source: int
 ) -> tuple[NDArray[np.uint32], NDArray[np.uint32], NDArray[np.uint8]]:
     """Match bits, bits of second candidates, and margins of the B-1 draft tokens behind the seed, at every row."""
