@@ -1,149 +1,141 @@
-"""Hugging Face directories of Llama-family models: config.json, safetensors (one file or an index), and their hash."""
+"""The weights of Hugging Face directories, whichever names they are stored under, and their hash."""
 
 import hashlib
-import json
+import logging
 from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import torch
 from safetensors import SafetensorError
 from safetensors.torch import load_file
 from torch import Tensor
 
+from recguide.engine.configs import Fields, read_json
 from recguide.engine.model import ModelConfig
 from recguide.traces.errors import InputError
 
-MODEL_TYPES = ("llama", "mistral")
-_SIZES = {
-    "hidden_size": "hidden_size",
-    "num_hidden_layers": "num_layers",
-    "num_attention_heads": "num_heads",
-    "num_key_value_heads": "num_kv_heads",
-    "intermediate_size": "intermediate_size",
-    "vocab_size": "vocab_size",
-    "max_position_embeddings": "max_context",
-    "mask_token_id": "mask_id",
+EMBEDDING = "embed_tokens.weight"
+HEAD = "lm_head.weight"
+HEADS_BY_PREFIX = {
+    "encoder.": "diffusion_head.weight",  # Nemotron-Labs-Diffusion as released
+    "model.": HEAD,  # Llama, Mistral, and Ministral 3 without its vision tower
+    "language_model.model.": "language_model.lm_head.weight",  # Ministral 3 with it
+    "language_model.": "diffusion_head.weight",  # repacks of Nemotron-Labs-Diffusion by its users
+    "model.language_model.": HEAD,  # vision models as transformers 5 names their modules
+    "": HEAD,  # a backbone saved without its wrapper
 }
-# what this decoder does not compute: the field, and the values that mean "not used"
-_UNSUPPORTED = {
-    "hidden_act": ("silu",),
-    "attention_bias": (False,),
-    "mlp_bias": (False,),
-    "sliding_window": (),
-    "quantization_config": (),
-}
+"""What the names of a backbone's weights start with, and what its output head is called beside them."""
+# a repack may have renamed the backbone and not the head, or the other way round
+_HEADS = {*HEADS_BY_PREFIX.values(), "language_model.diffusion_head.weight"}
+# parts of other jobs: seeing, and the scales of quantised key-value caches
+_OTHER_PARTS = {"vision_tower", "multi_modal_projector", "k_scale", "v_scale"}
+_RECOMPUTED = "rotary_emb.inv_freq"
+_DTYPES = (torch.float32, torch.bfloat16, torch.float16, torch.float64)
 
 
-def read_config(folder: Path) -> ModelConfig:
-    """The shape in a directory's ``config.json``; ``generation_config.json``, where there is one, names the EOS tokens.
+@dataclass(frozen=True, slots=True)
+class Checkpoint:
+    """Tensors as stored, on the CPU, by their Llama names without the leading ``model.``."""
 
-    ``mask_token_id`` must be there: the id of a token that text never holds. Raises ValueError with the file and the
-    field for anything missing, malformed, or not computed here (other families, scaled rotary embeddings, biases, ...).
+    folder: Path
+    prefix: str
+    tensors: Mapping[str, Tensor]
+    stored_as: Mapping[str, tuple[Path, str]]
+    """The file and the key that each was found under."""
+
+    def origin(self, name: str) -> str:
+        """What to call a tensor in an error: file and key, and what the key should be where there is none."""
+        if name in self.stored_as:
+            path, key = self.stored_as[name]
+            return f"{path}: {key}"
+        return f"{self.folder}: {HEADS_BY_PREFIX[self.prefix] if name == HEAD else self.prefix + name}"
+
+
+def read_weights(folder: Path, config: ModelConfig) -> Checkpoint:
+    """The weights of a directory, whichever of :data:`HEADS_BY_PREFIX` they are stored under.
+
+    Adapter files lying in the directory are not looked at, vision parts are counted in a warning, and a tied head that
+    is stored beside its embedding is left out. Raises InputError with file and key for files that are damaged or
+    incomplete, and for tensors that are quantised or stored twice.
     """
-    path = folder / "config.json"
-    raw = _read_json(path)
-    _check_family(raw, path)
-    sizes = {ours: _size(raw, theirs, path) for theirs, ours in _SIZES.items()}
-    head_dim = _size(raw, "head_dim", path) if raw.get("head_dim") else sizes["hidden_size"] // sizes["num_heads"]
-    return ModelConfig(
-        name=folder.resolve().name,
-        head_dim=head_dim,
-        rope_theta=_rope_theta(raw, path),
-        rms_norm_eps=_positive(raw.get("rms_norm_eps"), "rms_norm_eps", path),
-        tie_word_embeddings=bool(raw.get("tie_word_embeddings", False)),
-        eos_ids=_eos_ids(folder, raw, path),
-        **sizes,
-    )
+    stored = _read_files(folder)
+    prefix = _prefix(folder, [key for _, key in stored])
+    tensors, stored_as = dict[str, Tensor](), dict[str, tuple[Path, str]]()
+    for (path, key), tensor in stored.items():
+        name = _name(key, prefix)
+        if name in tensors:
+            raise InputError(f"{path}: {key}: a second {name}; the first is {stored_as[name][1]}")
+        if tensor.dtype not in _DTYPES:
+            raise InputError(f"{path}: {key}: found {tensor.dtype}; allowed: {', '.join(map(str, _DTYPES))}")
+        tensors[name], stored_as[name] = tensor, (path, key)
+    checkpoint = Checkpoint(folder, prefix, tensors, stored_as)
+    return _without_tied_head(checkpoint) if config.tie_word_embeddings else checkpoint
 
 
-def _read_json(path: Path) -> dict[str, Any]:
-    if not path.exists():
-        raise InputError(f"{path}: not there; a model is a known name or a Hugging Face directory")
+def _read_files(folder: Path) -> dict[tuple[Path, str], Tensor]:
+    """Every tensor that belongs to a language model, by file and key."""
+    stored, others = dict[tuple[Path, str], Tensor](), 0
+    for path, expected in _weight_files(folder).items():
+        tensors = read_tensors(path)
+        if lost := sorted(expected - tensors.keys()):
+            raise InputError(f"{path}: {lost[0]}: not there, but the index says so ({len(lost)} such keys)")
+        for key, tensor in tensors.items():
+            if _OTHER_PARTS.intersection(key.split(".")):
+                others += 1
+            elif not key.endswith(_RECOMPUTED):
+                stored[path, key] = tensor
+    if others:
+        logging.getLogger(__name__).warning("%s: %d tensors of vision parts or KV scales not used", folder, others)
+    return stored
+
+
+def read_tensors(path: Path) -> dict[str, Tensor]:
+    """The tensors of a safetensors file; InputError with the file when it is damaged or not there."""
     try:
-        content = json.loads(path.read_text(encoding="utf-8"))
-    except (json.JSONDecodeError, UnicodeDecodeError) as error:
-        raise InputError(f"{path}: not JSON: {error}") from error
-    if not isinstance(content, dict):
-        raise InputError(f"{path}: found a {type(content).__name__}, expected an object")
-    return content
+        return load_file(path)
+    except (SafetensorError, OSError) as error:
+        raise InputError(f"{path}: not a readable safetensors file: {error}") from error
 
 
-def _check_family(raw: Mapping[str, Any], path: Path) -> None:
-    if raw.get("model_type") not in MODEL_TYPES:
-        raise InputError(f"{path}: model_type: {raw.get('model_type')!r}; allowed: {', '.join(MODEL_TYPES)}")
-    for field, unused in _UNSUPPORTED.items():
-        value = raw.get(field)
-        if value is not None and value not in unused:
-            raise InputError(f"{path}: {field}: {value!r} is not supported; allowed: {[None, *unused]}")
+def _weight_files(folder: Path) -> dict[Path, set[str]]:
+    """The files of a model, and the keys that an index expects in each."""
+    index, single = folder / "model.safetensors.index.json", folder / "model.safetensors"
+    if not index.exists():
+        if single.exists():
+            return {single: set()}
+        raise InputError(f"{folder}: neither model.safetensors nor model.safetensors.index.json is there")
+    files: dict[Path, set[str]] = {}
+    places = Fields(read_json(index), index).child("weight_map")
+    for key, name in places.raw.items():
+        # a file of this directory, and of no other
+        if not isinstance(name, str) or Path(name).name != name or not name.endswith(".safetensors"):
+            places.refuse(key, "the name of a safetensors file beside the index")
+        files.setdefault(folder / name, set()).add(key)
+    return files
 
 
-def _size(raw: Mapping[str, Any], field: str, path: Path) -> int:
-    value = raw.get(field)
-    # the mask is a token, and tokens count from 0
-    least = 0 if field == "mask_token_id" else 1
-    if not isinstance(value, int) or isinstance(value, bool) or value < least:
-        raise InputError(f"{path}: {field}: {value!r}; expected a whole number of at least {least}")
-    return value
+def _prefix(folder: Path, keys: list[str]) -> str:
+    found = [prefix for prefix in HEADS_BY_PREFIX if prefix + EMBEDDING in keys]
+    if len(found) != 1:
+        allowed = ", ".join(prefix + EMBEDDING for prefix in HEADS_BY_PREFIX)
+        raise InputError(f"{folder}: {[prefix + EMBEDDING for prefix in found]} are there; expected one of {allowed}")
+    return found[0]
 
 
-def _positive(value: Any, field: str, path: Path) -> float:  # noqa: ANN401 - whatever JSON holds
-    if not isinstance(value, int | float) or not 0 < value < float("inf"):
-        raise InputError(f"{path}: {field}: {value!r}; expected a positive number")
-    return float(value)
+def _name(key: str, prefix: str) -> str:
+    if key in _HEADS:
+        return HEAD
+    # what does not start so gets a name that no weight has, and is left over
+    return key.removeprefix(prefix) if key.startswith(prefix) else f"/{key}"
 
 
-def _rope_theta(raw: Mapping[str, Any], path: Path) -> float:
-    # transformers 5 writes rope_parameters, earlier versions rope_theta and rope_scaling
-    for field in ("rope_scaling", "rope_parameters"):
-        rope = raw.get(field) or {}
-        kind = rope.get("rope_type", rope.get("type", "default"))
-        if kind != "default":
-            raise InputError(f"{path}: {field}: rotary embeddings of type {kind!r} are not supported yet")
-    theta = (raw.get("rope_parameters") or {}).get("rope_theta", raw.get("rope_theta"))
-    return _positive(theta, "rope_theta", path)
-
-
-def _eos_ids(folder: Path, raw: Mapping[str, Any], path: Path) -> tuple[int, ...]:
-    generation = folder / "generation_config.json"
-    value = _read_json(generation).get("eos_token_id") if generation.exists() else None
-    value = raw.get("eos_token_id") if value is None else value
-    ids = value if isinstance(value, list) else [value]
-    if not ids or not all(isinstance(token, int) and token >= 0 for token in ids):
-        raise InputError(f"{path}: eos_token_id: {value!r}; expected a token id or a list of them")
-    return tuple(ids)
-
-
-def read_weights(folder: Path, config: ModelConfig) -> dict[str, Tensor]:
-    """The tensors of a directory as stored, on the CPU, under their Llama names without the leading ``model.``.
-
-    Adapter files lying in the directory are not looked at. A tied head stored beside the embedding is left out.
-    """
-    weights: dict[str, Tensor] = {}
-    for path in _weight_files(folder):
-        try:
-            stored = load_file(path)
-        except (SafetensorError, OSError) as error:
-            raise InputError(f"{path}: not a readable safetensors file: {error}") from error
-        weights.update({name.removeprefix("model."): tensor for name, tensor in stored.items()})
-    weights = {name: tensor for name, tensor in weights.items() if not name.endswith("rotary_emb.inv_freq")}
-    return _without_tied_head(weights, folder) if config.tie_word_embeddings else weights
-
-
-def _weight_files(folder: Path) -> list[Path]:
-    index = folder / "model.safetensors.index.json"
-    if index.exists():
-        return [folder / name for name in sorted(set(_read_json(index).get("weight_map", {}).values()))]
-    if (folder / "model.safetensors").exists():
-        return [folder / "model.safetensors"]
-    raise InputError(f"{folder}: neither model.safetensors nor model.safetensors.index.json is there")
-
-
-def _without_tied_head(weights: dict[str, Tensor], folder: Path) -> dict[str, Tensor]:
-    head = weights.pop("lm_head.weight", None)
-    if head is not None and not torch.equal(head, weights.get("embed_tokens.weight", head.new_empty(0))):
-        raise InputError(f"{folder}: lm_head.weight differs from the embedding, but config.json ties them")
-    return weights
+def _without_tied_head(checkpoint: Checkpoint) -> Checkpoint:
+    tensors = dict(checkpoint.tensors)
+    head = tensors.pop(HEAD, None)
+    if head is not None and not torch.equal(head, tensors[EMBEDDING]):
+        raise InputError(f"{checkpoint.origin(HEAD)}: differs from the embedding, but config.json ties them")
+    return Checkpoint(checkpoint.folder, checkpoint.prefix, tensors, checkpoint.stored_as)
 
 
 def weights_sha256(weights: Mapping[str, Tensor]) -> str:

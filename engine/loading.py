@@ -1,6 +1,7 @@
 """A model by name or directory, with its tokenizer, its hash and its adapter: the one way in for every command."""
 
 import copy
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -8,8 +9,11 @@ import torch
 from torch import Tensor
 
 from recguide.engine import smollm2
-from recguide.engine.adapters import file_sha256, load_adapter
-from recguide.engine.checkpoints import read_config, read_weights, weights_sha256
+from recguide.engine.adapters import file_sha256, load_adapter, read_info, resolve_adapter
+from recguide.engine.checkpoints import read_weights, weights_sha256
+from recguide.engine.configs import read_config
+from recguide.engine.hub import cached_folder, is_id
+from recguide.engine.lora import is_lora, load_lora, lora_rank, lora_sha256
 from recguide.engine.model import Decoder, ModelConfig
 from recguide.engine.shapes import SHAPES, random_decoder, random_sha256
 from recguide.engine.tokenizer import Tokenizer, read_tokenizer
@@ -35,10 +39,11 @@ class LoadedModel:
 def load_model(
     name: str, device: torch.device | str, dtype: torch.dtype, adapter: Path | None = None, seed: int = 0
 ) -> LoadedModel:
-    """The model of that name or Hugging Face directory.
+    """The model of that name, Hugging Face directory, or id in the local Hugging Face cache.
 
     Names are ``smollm2-135m`` (fetched once) and the random shapes of :mod:`recguide.engine.shapes` (``seed``).
-    Raises ValueError for an unknown name, a malformed directory, or an adapter made for other weights.
+    ``adapter`` is what :func:`find_adapter` gives. Raises InputError for an unknown name, a malformed directory, or an
+    adapter made for other weights.
     """
     model = _base_model(name, device, dtype, seed)
     return model if adapter is None else _with_adapter(model, model.decoder, adapter)
@@ -49,7 +54,30 @@ def adapted(model: LoadedModel, adapter: Path) -> LoadedModel:
     return _with_adapter(model, copy.deepcopy(model.decoder), adapter)
 
 
+def find_adapter(name: str, model: str) -> Path:
+    """An adapter for a model: a file of `recguide adapt`, a PEFT folder, or a shipped file by its name.
+
+    A folder inside the model's own directory may be named without the rest: ``linear_spec_lora``.
+    """
+    folder = _folder(model)
+    for path in (Path(name), *([] if folder is None else [folder / name])):
+        if is_lora(path):
+            return path
+    return resolve_adapter(name)
+
+
+def adapter_ranks(adapter: Path) -> tuple[int, int]:
+    """The ranks of an adapter's updates: those of every token, and those of draft tokens."""
+    if is_lora(adapter):
+        return 0, lora_rank(adapter)
+    info = read_info(adapter)
+    return info.shared_rank, info.draft_rank
+
+
 def _with_adapter(model: LoadedModel, decoder: Decoder, adapter: Path) -> LoadedModel:
+    if is_lora(adapter):
+        load_lora(decoder, adapter)
+        return LoadedModel(decoder, model.tokenizer, model.weights_sha256, lora_sha256(adapter))
     load_adapter(decoder, adapter, model.weights_sha256)
     return LoadedModel(decoder, model.tokenizer, model.weights_sha256, file_sha256(adapter))
 
@@ -57,26 +85,34 @@ def _with_adapter(model: LoadedModel, decoder: Decoder, adapter: Path) -> Loaded
 def _base_model(name: str, device: torch.device | str, dtype: torch.dtype, seed: int) -> LoadedModel:
     if name == smollm2.NAME:
         reader = smollm2.open_gguf(smollm2.fetch())
-        return _loaded(smollm2.CONFIG, smollm2.weights(reader), smollm2.tokenizer(reader), device, dtype)
+        decoder = _decoder(smollm2.CONFIG, device, dtype)
+        return _loaded(decoder, smollm2.weights(reader), smollm2.tokenizer(reader))
     if name in SHAPES:
         return random_model(SHAPES[name], device, dtype, seed)
-    folder = Path(name)
-    if not folder.is_dir():
+    folder = _folder(name)
+    if folder is None:
         known = ", ".join([smollm2.NAME, *SHAPES])
         raise InputError(f"model {name!r}: no such directory, and not one of the known names: {known}")
-    config = read_config(folder)
-    return _loaded(config, read_weights(folder, config), read_tokenizer(folder), device, dtype)
+    config = read_config(folder, None if Path(name).is_dir() else name)
+    checkpoint = read_weights(folder, config)
+    return _loaded(_decoder(config, device, dtype), checkpoint.tensors, read_tokenizer(folder), checkpoint.origin)
+
+
+def _folder(name: str) -> Path | None:
+    """The directory of a model, if it has one."""
+    if Path(name).is_dir():
+        return Path(name)
+    return cached_folder(name) if is_id(name) else None
+
+
+def _decoder(config: ModelConfig, device: torch.device | str, dtype: torch.dtype) -> Decoder:
+    return Decoder(config, device, dtype).requires_grad_(False)
 
 
 def _loaded(
-    config: ModelConfig,
-    weights: dict[str, Tensor],
-    tokenizer: Tokenizer | None,
-    device: torch.device | str,
-    dtype: torch.dtype,
+    decoder: Decoder, weights: Mapping[str, Tensor], tokenizer: Tokenizer | None, origin: Callable[[str], str] = str
 ) -> LoadedModel:
-    decoder = Decoder(config, device, dtype).requires_grad_(False)
-    decoder.load(weights)
+    decoder.load(weights, origin)
     return LoadedModel(decoder, tokenizer, weights_sha256(weights), None)
 
 

@@ -260,21 +260,21 @@ class Decoder(nn.Module):
     def load(self, weights: Mapping[str, Tensor], origin: Callable[[str], str] = str) -> None:
         """Take weights under their Hugging Face Llama names without the leading ``model.``; fuse q, k, v and gate, up.
 
-        Raises ValueError naming the keys that are missing or left over, and any weight whose shape does not fit or that
+        Raises InputError naming the keys that are missing or left over, and any weight whose shape does not fit or that
         holds NaN or infinity in the decoder's dtype. ``origin`` says what a weight is called in such a message.
         """
         places = self._places()
         missing, left = (sorted(map(origin, keys)) for keys in (places.keys() - weights, weights.keys() - places))
         if missing or left:
-            raise ValueError(f"weights: missing {_listed(missing)}, left over {_listed(left)}")
+            raise InputError(f"weights: missing {_listed(missing)}, left over {_listed(left)}")
         for name, place in places.items():
             weight = weights[name]
             if weight.shape != place.shape:
-                raise ValueError(f"{origin(name)}: shape {list(weight.shape)}, expected {list(place.shape)}")
+                raise InputError(f"{origin(name)}: shape {list(weight.shape)}, expected {list(place.shape)}")
             place.copy_(weight)
             # the extremes carry NaN and infinity, and need no memory of their own
             if not torch.stack(place.aminmax()).isfinite().all():
-                raise ValueError(f"{origin(name)}: holds NaN or infinity, as stored or once it is {place.dtype}")
+                raise InputError(f"{origin(name)}: holds NaN or infinity, as stored or once it is {place.dtype}")
 
     def _places(self) -> dict[str, Tensor]:
         """Where each weight goes, by its name: parts of a fused projection are views of it."""

@@ -88,14 +88,13 @@ def _say(text: str) -> None:
 def _load(model: str, adapter: str | None, device: "torch.device", dtype: str) -> "LoadedModel":
     import torch
 
-    from recguide.engine.adapters import resolve_adapter
-    from recguide.engine.loading import load_model
+    from recguide.engine.loading import find_adapter, load_model
     from recguide.engine.shapes import SHAPES, add_random_draft_adapter
 
     dtypes = {"bf16": torch.bfloat16, "fp32": torch.float32}
     if dtype not in dtypes:
         raise InputError(f"--dtype: found {dtype!r}, allowed: {', '.join(dtypes)}")
-    loaded = load_model(model, device, dtypes[dtype], resolve_adapter(adapter) if adapter else None)
+    loaded = load_model(model, device, dtypes[dtype], find_adapter(adapter, model) if adapter else None)
     loaded.decoder.requires_grad_(False)
     if model in SHAPES:
         add_random_draft_adapter(loaded.decoder)

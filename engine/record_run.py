@@ -13,10 +13,10 @@ import typer
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TimeRemainingColumn
 
-from recguide.engine.adapters import draft_only_decoder, read_info, resolve_adapter
+from recguide.engine.adapters import draft_only_decoder
 from recguide.engine.environment import chosen_device, driver_version, engine_commit, gpu_name
 from recguide.engine.groups import Encoded, sizes_for
-from recguide.engine.loading import LoadedModel, adapted, load_model
+from recguide.engine.loading import LoadedModel, adapted, adapter_ranks, find_adapter, load_model
 from recguide.engine.parts import Parts
 from recguide.engine.record import TOO_LONG, Listener, Recorder, record_datasets
 from recguide.engine.record_command import DTYPES, Options
@@ -61,16 +61,16 @@ def _recorder(options: Options, prompt_set: str) -> Recorder:
     # fp32 means fp32: no TensorFloat-32 inside
     torch.set_float32_matmul_precision("highest")
     device, dtype = chosen_device(options.device), getattr(torch, DTYPES[options.dtype])
-    adapter = None if options.adapter is None else resolve_adapter(options.adapter)
-    info = None if adapter is None else read_info(adapter)
+    adapter = None if options.adapter is None else find_adapter(options.adapter, options.model)
+    shared_rank, draft_rank = (0, 0) if adapter is None else adapter_ranks(adapter)
     base = load_model(options.model, device, dtype)
     if base.tokenizer is None:
         raise InputError(f"model {options.model!r}: has no tokenizer, so it cannot read prompts")
     model = base if adapter is None else adapted(base, adapter)
     # merging draft updates saves a fifth of the work; in bf16 it would round them away
-    drafter = draft_only_decoder(model.decoder) if info and info.draft_rank and dtype is torch.float32 else None
+    drafter = draft_only_decoder(model.decoder) if draft_rank and dtype is torch.float32 else None
     provenance = _provenance(options, model, prompt_set)
-    verifier_before = base.decoder if info and info.shared_rank else None
+    verifier_before = base.decoder if shared_rank else None
     return Recorder(model, verifier_before, provenance, sizes_for(device), options.with_token_ids, drafter)
 
 

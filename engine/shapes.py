@@ -5,30 +5,42 @@ import hashlib
 import torch
 
 from recguide.engine.adapters import projections
+from recguide.engine.configs import parse_config
 from recguide.engine.model import Decoder, LowRank, ModelConfig
 
 INIT_STD = 0.02
 
 
 def _nld(name: str, hidden_size: int, num_layers: int, intermediate_size: int, rope_theta: float) -> ModelConfig:
-    # the 8B and 14B of the paper, section 6.1: Ministral-3 backbones with 32 query and 8 key-value heads of 128. Up to
-    # the 16384 tokens of max_context their query scaling is exactly 1; YaRN changes rotary angles but no cost
-    return ModelConfig(
-        name=name,
-        hidden_size=hidden_size,
-        num_layers=num_layers,
-        num_heads=32,
-        num_kv_heads=8,
-        head_dim=128,
-        intermediate_size=intermediate_size,
-        vocab_size=131072,
-        rope_theta=rope_theta,
-        rms_norm_eps=1e-5,
-        tie_word_embeddings=False,
-        max_context=16384,
-        mask_id=100,
-        eos_ids=(11,),
-    )
+    # the fields of the released config.json that say what is computed (paper, section 6.1: Ministral-3 backbones)
+    rope = {
+        "rope_type": "yarn",
+        "rope_theta": rope_theta,
+        "factor": 16.0,
+        "original_max_position_embeddings": 16384,
+        "beta_fast": 32.0,
+        "beta_slow": 1.0,
+        "mscale": 1.0,
+        "mscale_all_dim": 1.0,
+        "llama_4_scaling_beta": 0.1,
+    }
+    fields = {
+        "model_type": "nemotron_labs_diffusion",
+        "hidden_size": hidden_size,
+        "num_hidden_layers": num_layers,
+        "num_attention_heads": 32,
+        "num_key_value_heads": 8,
+        "head_dim": 128,
+        "intermediate_size": intermediate_size,
+        "vocab_size": 131072,
+        "max_position_embeddings": 262144,
+        "rms_norm_eps": 1e-5,
+        "tie_word_embeddings": False,
+        "rope_parameters": rope,
+        "eos_token_id": 11,
+        "mask_token_id": 100,
+    }
+    return parse_config(name, fields, name)
 
 
 SHAPES = {
