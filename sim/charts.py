@@ -6,13 +6,13 @@ from typing import Any
 
 import numpy as np
 
+from recguide.sim.levels import Level, level_of, levels_of
 from recguide.sim.pareto import undominated
-from recguide.sim.plots import HOLLOW
-from recguide.sim.sweep import BASELINE, Point, frontier
+from recguide.sim.sweep import BASELINE, NOTICED, Point, frontier
 
 Figure = dict[str, Any]
-Quantiles = Mapping[tuple[str, int], Mapping[str, Sequence[float]]]
-"""By policy and concurrency: the sorted values of each latency, or evenly spaced quantiles of them."""
+Quantiles = Mapping[tuple[str, Level], Mapping[str, Sequence[float]]]
+"""By policy and level: the sorted values of each latency, or evenly spaced quantiles of them."""
 
 COLORS = ("#1f77b4", "#ff7f0e", "#2ca02c", "#d62728", "#9467bd", "#8c564b", "#e377c2", "#bcbd22", "#17becf", "#3b3b98")
 GREY = "#666666"
@@ -22,21 +22,6 @@ LATENCIES = {"ttft_ms": "TTFT", "tpot_ms": "TPOT", "e2el_ms": "E2E latency"}
 def policies_of(points: Sequence[Point]) -> list[str]:
     """Names of the policies, in order."""
     return list(dict.fromkeys(str(point["policy"]) for point in points))
-
-
-def concurrencies_of(points: Sequence[Point]) -> list[int]:
-    """Concurrencies of the points, ascending."""
-    return sorted({concurrency_of(point) for point in points})
-
-
-def concurrency_of(point: Point) -> int:
-    """Requests in flight at most, 0 where nothing limits them."""
-    return int(point["max_concurrency"] or 0)
-
-
-def level_of(concurrency: int) -> str:
-    """A concurrency in words."""
-    return f"C={concurrency}" if concurrency else "no limit"
 
 
 def frontier_figure(points: Sequence[Point], label: str) -> Figure:
@@ -52,28 +37,37 @@ def frontier_figure(points: Sequence[Point], label: str) -> Figure:
 def _frontier_line(points: Sequence[Point], name: str) -> Figure:
     mine = [point for point in points if point["policy"] == name]
     line: Figure = _series(name, [frontier(point) for point in mine], _markers(points, name))
-    text = [level_of(concurrency_of(point)) for point in mine]
+    text = [str(level_of(point)) for point in mine]
     hover = "%{text}<br>%{x:,.0f} tokens/s per request<br>%{y:,.0f} tokens/s of all"
     looks: Figure = {"textposition": "top right", "textfont": {"size": 10}, "hovertemplate": hover}
     return {**line, "mode": "lines+markers+text", "text": text, "line": _line(points, name), **looks}
 
 
 def load_figure(points: Sequence[Point], label: str, metric: str, title: str, unit: str) -> Figure:
-    """A metric against concurrency, a line for each policy; ``metric`` may be ``tokens/s`` as in the frontier."""
+    """A metric against the load, a line for each policy; ``metric`` may be ``tokens/s`` as in the frontier.
+
+    The load is the request rate where there are several, with a line for each concurrency, and the concurrency else.
+    """
+    by_rate = len({level.rate for level in levels_of(points)}) > 1
+    lines = sorted({level.concurrency if by_rate else level.rate for level in levels_of(points)})
     traces = []
     for name in policies_of(points):
-        mine = sorted((point for point in points if point["policy"] == name), key=concurrency_of)
-        values = [frontier(point)[1] if metric == "tokens/s" else point[metric] for point in mine]
-        spots = [(float(concurrency_of(point)), value) for point, value in zip(mine, values, strict=True)]
-        line = _series(name, spots, _markers(mine, name, policies_of(points)))
-        traces.append({**line, "mode": "lines+markers", "line": _line(points, name)})
-    return _figure(traces, label, title, "concurrency C", unit, log="xy", ticks=concurrencies_of(points))
+        for fixed in lines:
+            here = [point for point in points if point["policy"] == name and level_of(point)[not by_rate] == fixed]
+            mine = sorted(here, key=level_of)
+            values = [frontier(point)[1] if metric == "tokens/s" else point[metric] for point in mine]
+            spots = [(float(level_of(point)[by_rate]), value) for point, value in zip(mine, values, strict=True)]
+            said = name if len(lines) == 1 else f"{name}, {Level(int(fixed))}"
+            line = _series(said, spots, _markers(mine, name, policies_of(points)))
+            traces.append({**line, "mode": "lines+markers", "line": _line(points, name)})
+    ticks = sorted({level[by_rate] for level in levels_of(points)})
+    return _figure(traces, label, title, "requests per second" if by_rate else "concurrency C", unit, "xy", ticks)
 
 
 def shares_figure(points: Sequence[Point], label: str) -> Figure:
     """The shares of block sizes among the rounds of requests (paper, Table 4), policy by policy and C by C."""
     mixed = mixed_points(points)
-    where = [[str(point["policy"]) for point in mixed], [level_of(concurrency_of(point)) for point in mixed]]
+    where = [[str(point["policy"]) for point in mixed], [str(level_of(point)) for point in mixed]]
     traces: list[Figure] = [
         {"type": "bar", "name": _block(key), "x": where, "y": [100 * float(point[key] or 0) for point in mixed]}
         for key in share_keys(points)
@@ -106,8 +100,8 @@ def _block(key: str) -> str:
 
 
 def distribution_figure(quantiles: Quantiles, points: Sequence[Point], label: str, metric: str) -> Figure:
-    """The share of requests below a latency, at the concurrency that the menu chooses."""
-    levels = concurrencies_of(points)
+    """The share of requests below a latency, at the load that the menu chooses."""
+    levels = levels_of(points)
     traces = [
         {**_cdf(quantiles[name, level][metric], name), "line": _line(points, name), "visible": level == levels[-1]}
         for level in levels
@@ -117,7 +111,7 @@ def distribution_figure(quantiles: Quantiles, points: Sequence[Point], label: st
     owners = [level for level in levels for name in policies_of(points) if quantiles.get((name, level), {}).get(metric)]
     figure = _figure(traces, label, LATENCIES[metric], "ms", "% of requests", log="x")
     buttons = [
-        {"label": level_of(level), "method": "restyle", "args": ["visible", [owner == level for owner in owners]]}
+        {"label": str(level), "method": "restyle", "args": ["visible", [owner == level for owner in owners]]}
         for level in levels
     ]
     menu = {"buttons": buttons, "active": len(levels) - 1, "x": 1.0, "xanchor": "right", "y": 1.14}
@@ -134,7 +128,7 @@ def _cdf(values: Sequence[float], name: str) -> Figure:
 def outcomes_figure(points: Sequence[Point], label: str, keys: Mapping[str, str]) -> Figure:
     """How often each kind of branch was ready and used (paper, Table 3), in % of all rounds."""
     mine = [point for point in points if any(point.get(key) is not None for key in keys)]
-    where = [[str(point["policy"]) for point in mine], [level_of(concurrency_of(point)) for point in mine]]
+    where = [[str(point["policy"]) for point in mine], [str(level_of(point)) for point in mine]]
     traces = [
         {"type": "bar", "name": name, "x": where, "y": [100 * float(point.get(key) or 0) for point in mine]}
         for key, name in keys.items()
@@ -190,20 +184,20 @@ def _line(points: Sequence[Point], name: str) -> Figure:
 def _markers(points: Sequence[Point], name: str, names: Sequence[str] = ()) -> Figure:
     """Hollow where too much of a point's time was extrapolated."""
     mine = [point for point in points if point["policy"] == name]
-    hollow = [float(point["extrapolated_share"] or 0) > HOLLOW for point in mine]
+    hollow = [float(point["extrapolated_share"] or 0) > NOTICED for point in mine]
     color = _color(name, names or policies_of(points))
     return {"color": color, "size": 8, "symbol": ["circle-open" if each else "circle" for each in hollow]}
 
 
 def _figure(
-    traces: list[Figure], label: str, title: str, x: str, y: str, log: str = "", ticks: Sequence[int] = ()
+    traces: list[Figure], label: str, title: str, x: str, y: str, log: str = "", ticks: Sequence[float] = ()
 ) -> Figure:
     whole = f"{title} · <b>{label}</b>" if label else title
     axes: dict[str, Figure] = {"xaxis": {"title": {"text": x}}, "yaxis": {"title": {"text": y}}}
     for axis in axes:
         axes[axis] |= {"type": "log", **_ticks(traces, axis[0])} if axis[0] in log else {}
     if ticks:
-        axes["xaxis"] |= {"tickmode": "array", "tickvals": list(ticks), "ticktext": [str(tick) for tick in ticks]}
+        axes["xaxis"] |= {"tickmode": "array", "tickvals": list(ticks), "ticktext": [f"{tick:g}" for tick in ticks]}
     layout = {"title": {"text": whole, "font": {"size": 15}}, "template": "none", "hovermode": "closest"}
     return {"data": traces, "layout": {**layout, **axes, "margin": {"l": 70, "r": 20, "t": 70, "b": 60}}}
 

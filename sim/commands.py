@@ -26,7 +26,9 @@ def sweep(
             "arrival times.",
         ),
     ] = None,
-    request_rate: Annotated[float | None, typer.Option(help="Requests per second, at random times; inf.")] = None,
+    request_rate: Annotated[
+        list[str] | None, typer.Option(help="Requests per second, at random times, or inf; a list with commas.")
+    ] = None,
     request_rate_mode: Annotated[str | None, typer.Option(help="poisson (default) or constant gaps.")] = None,
     burstiness: Annotated[float | None, typer.Option(help="Shape of Gamma gaps: 1 Poisson, less is burstier.")] = None,
     arrivals: Annotated[

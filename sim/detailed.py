@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from recguide.sim.levels import Level
 from recguide.sim.log import PREFILL_STEP, Replay
 from recguide.sim.rounds import Ints
 from recguide.traces.files import replacing
@@ -41,10 +42,10 @@ def _rounds(values: Ints, sizes: Ints, bounds: Ints) -> list[list[int]]:
     return [part[keep].tolist() for part, keep in zip(np.split(values, bounds), decoding, strict=True)]
 
 
-def write_detailed(folder: Path, policy: str, concurrency: int, run: Replay, figures: Mapping[str, Any]) -> None:
+def write_detailed(folder: Path, policy: str, level: Level, run: Replay, figures: Mapping[str, Any]) -> None:
     """Write it as strict JSON into the folder's subfolder; the file appears whole or not at all."""
     (folder / SUBFOLDER).mkdir(parents=True, exist_ok=True)
     name = re.sub(r"[^\w.-]+", "_", policy)
-    with replacing(folder / SUBFOLDER / f"{name}-c{concurrency}.json") as temporary:
+    with replacing(folder / SUBFOLDER / f"{name}-{level.suffix}.json") as temporary:
         text = json.dumps(detailed(run, {"policy": policy, **figures}), allow_nan=False)
         temporary.write_text(text + "\n", encoding="utf-8")

@@ -8,10 +8,8 @@ from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
 
-from recguide.sim.sweep import BASELINE, Point, frontier
-
-HOLLOW = 0.05
-"""Extrapolated share of a point's time from which its marker is hollow."""
+from recguide.sim.levels import level_of
+from recguide.sim.sweep import BASELINE, NOTICED, Point, frontier
 
 
 def plot_frontier(points: Sequence[Point], title: str, path: Path) -> None:
@@ -27,7 +25,7 @@ def plot_frontier(points: Sequence[Point], title: str, path: Path) -> None:
         axis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:,.0f}"))
         axis.set_minor_formatter(NullFormatter())
     axes.grid(which="both", alpha=0.2)
-    axes.legend(title="policy (numbers: concurrency)")
+    axes.legend(title="policy (at the points: concurrency, or load)")
     figure.savefig(path, format="png", dpi=120)
 
 
@@ -37,8 +35,8 @@ def _draw_policy(axes: Axes, points: Sequence[Point], index: int) -> None:
     spots = [frontier(point) for point in points]
     axes.plot([x for x, _ in spots], [y for _, y in spots], style, color=color, label=name, linewidth=1.5)
     for point, (x, y) in zip(points, spots, strict=True):
-        measured = float(point["extrapolated_share"] or 0) <= HOLLOW
+        measured = float(point["extrapolated_share"] or 0) <= NOTICED
         axes.plot(x, y, "o", color=color, markersize=5, markerfacecolor=color if measured else "white")
-        axes.annotate(
-            str(point["max_concurrency"]), (x, y), (4, 4), textcoords="offset points", color=color, fontsize=7
-        )
+        level = level_of(point)
+        said = str(level.concurrency) if level.concurrency and not level.rate else str(level)
+        axes.annotate(said, (x, y), (4, 4), textcoords="offset points", color=color, fontsize=7)

@@ -11,12 +11,9 @@ from recguide.sim.charts import (
     LATENCIES,
     Figure,
     Quantiles,
-    concurrencies_of,
-    concurrency_of,
     cost_figure,
     distribution_figure,
     frontier_figure,
-    level_of,
     load_figure,
     mixed_points,
     outcomes_figure,
@@ -25,12 +22,13 @@ from recguide.sim.charts import (
     shares_figure,
 )
 from recguide.sim.guards import COMPARED, differ
+from recguide.sim.levels import Level, level_of, levels_of
 from recguide.sim.pareto import crossover, hypervolume
 from recguide.sim.surface import Surface
 from recguide.sim.sweep import BASELINE, Point, frontier
 
-Shares = Mapping[tuple[str, int], Mapping[str, Mapping[int, float]]]
-"""By policy and concurrency, by dataset, by block size."""
+Shares = Mapping[tuple[str, Level], Mapping[str, Mapping[int, float]]]
+"""By policy and level, by dataset, by block size."""
 
 OUTCOMES = {
     "correction_coverage": "correction ready",
@@ -93,9 +91,9 @@ def _label(about: Mapping[str, Any]) -> str:
 
 def _figures(points: Sequence[Point], label: str, quantiles: Quantiles, costs: Surface | None) -> dict[str, Figure]:
     figures = {"frontier": frontier_figure(points, label)}
-    if len(concurrencies_of(points)) > 1:
-        figures["throughput"] = load_figure(points, label, "tokens/s", "Throughput against C", "tokens/s of all")
-        figures["tpot"] = load_figure(points, label, "mean_tpot_ms", "Mean TPOT against C", "ms per output token")
+    if len(levels_of(points)) > 1:
+        figures["throughput"] = load_figure(points, label, "tokens/s", "Throughput against load", "tokens/s of all")
+        figures["tpot"] = load_figure(points, label, "mean_tpot_ms", "Mean TPOT against load", "ms per output token")
     figures["shares"] = shares_figure(points, label)
     if any(point.get(key) is not None for point in points for key in OUTCOMES):
         figures["outcomes"] = outcomes_figure(points, label, OUTCOMES)
@@ -113,8 +111,8 @@ def _sections(
 ) -> list[tuple[str, str, str]]:
     texts = {
         "frontier": ("Frontier", frontier_table(points)),
-        "throughput": ("Throughput against concurrency", ""),
-        "tpot": ("Time per output token against concurrency", ""),
+        "throughput": ("Throughput against load", ""),
+        "tpot": ("Time per output token against load", ""),
         "shares": ("Block sizes (paper, Table 4)", shares_table(points, shares)),
         "outcomes": ("Branch outcomes (paper, Table 3)", ""),
         "costs": ("Cost surface", _about_costs(costs)),
@@ -139,8 +137,11 @@ def frontier_table(points: Sequence[Point]) -> str:
     for name in policies_of(points):
         mine = [point for point in points if point["policy"] == name]
         area = hypervolume([frontier(point) for point in mine])
-        over = [(concurrency_of(point), float(point["speedup"])) for point in mine if point["speedup"] is not None]
-        lost = None if 0 in dict(over) else crossover(over)
+        over = [
+            (level_of(point).concurrency, float(point["speedup"])) for point in mine if point["speedup"] is not None
+        ]
+        # a line over concurrencies needs some, and one point at each
+        lost = crossover(over) if 0 not in dict(over) and len(dict(over)) == len(over) else None
         until = "-" if name == BASELINE else "never here" if lost is None else f"C = {lost:.3g}"
         rows.append([name, f"{area:.4g}", f"{area / base:.2f}" if base else "-", until])
     heads = ["policy", "hypervolume, (tokens/s)²", "over AR's", "slower than AR from"]
@@ -154,18 +155,18 @@ def frontier_table(points: Sequence[Point]) -> str:
 def shares_table(points: Sequence[Point], shares: Shares) -> str:
     """The paper's Table 4: shares of the block sizes by dataset, their mean over datasets, and those of all rounds.
 
-    There is a row for each policy and concurrency where block sizes vary.
+    There is a row for each policy and load where block sizes vary.
     """
     sizes = [int(key.rpartition("_")[2]) for key in share_keys(points)]
     mixed = mixed_points(points)
     datasets = sorted({name for by_dataset in shares.values() for name in by_dataset})
     rows = []
     for point in mixed:
-        mine = shares.get((str(point["policy"]), concurrency_of(point)), {})
+        mine = shares.get((str(point["policy"]), level_of(point)), {})
         macro = {size: sum(each[size] for each in mine.values()) / len(mine) for size in sizes} if mine else {}
         pooled = {size: float(point[f"block_share_{size}"] or 0) for size in sizes}
         cells = [_joined(each, sizes) for each in (*(mine.get(name, {}) for name in datasets), macro, pooled)]
-        rows.append([f"{point['policy']}, {level_of(concurrency_of(point))}", *cells])
+        rows.append([f"{point['policy']}, {level_of(point)}", *cells])
     return _table([f"B = {' / '.join(map(str, sizes))}, %", *datasets, "mean of datasets", "all rounds"], rows)
 
 
@@ -195,10 +196,8 @@ def points_table(points: Sequence[Point]) -> str:
         values = [point.get(name) for name in names]
         cells = ["-" if value is None else f"{float(value):,.2f}" for value in values]
         share = _percent(point["extrapolated_share"])
-        rows.append(
-            [str(point["policy"]), str(concurrency_of(point) or "-"), f"{all_of:,.0f}", f"{mine:,.0f}", *cells, share]
-        )
-    return _table(["policy", "C", "tokens/s", "per request", *names, "extrapolated %"], rows)
+        rows.append([str(point["policy"]), str(level_of(point)), f"{all_of:,.0f}", f"{mine:,.0f}", *cells, share])
+    return _table(["policy", "load", "tokens/s", "per request", *names, "extrapolated %"], rows)
 
 
 def origin_table(about: Mapping[str, Any]) -> str:

@@ -26,6 +26,16 @@ class Scenario:
     groups: Groups = field(default_factory=lambda: Groups((), ()))
     drawn: Drawn = field(default_factory=Drawn)
 
+    @property
+    def rate(self) -> float:
+        """Requests per second; 0 where no rate is finite."""
+        rate = self.load.rate
+        return 0.0 if rate is None or math.isinf(rate) else rate
+
+    def at_rates(self, rates: Sequence[float]) -> "list[Scenario]":
+        """The same at each of these request rates, or as it is where there are none."""
+        return [replace(self, load=replace(self.load, rate=rate)) for rate in rates] or [self]
+
     def checked(self, rounds: Rounds, trace: DenseTrace, order: Sequence[int]) -> "Scenario":
         """The same with everything that it needs of a trace, once the whole load was read and found good."""
         self.limits.check()
@@ -37,7 +47,7 @@ def counts_of(scenario: Scenario) -> dict[str, str | float | int | None]:
     """What the load is, and what became of the rows of its file."""
     load, drawn = scenario.load, scenario.drawn
     return {
-        "request_rate": None if load.rate is None or math.isinf(load.rate) else load.rate,
+        "request_rate": scenario.rate or None,
         "burstiness": load.burstiness if load.rate is not None else None,
         "failed": drawn.failed,
         "skipped_rows": drawn.skipped,

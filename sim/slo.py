@@ -10,6 +10,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from recguide.sim.levels import Level, level_of
 from recguide.sim.results import FORMAT
 from recguide.sim.store import kept_table
 from recguide.sim.sweep import DERIVED, Point, frontier
@@ -35,9 +36,14 @@ class Verdict:
         return str(self.point["policy"])
 
     @property
+    def level(self) -> Level:
+        """Requests in flight at most, and requests per second."""
+        return level_of(self.point)
+
+    @property
     def concurrency(self) -> int:
         """Requests in flight at most; 0 where nothing limits them."""
-        return int(self.point["max_concurrency"] or 0)
+        return self.level.concurrency
 
     @property
     def tokens_per_s(self) -> float:
@@ -75,7 +81,7 @@ def verdicts(folder: Path, points: Sequence[Point], levels: Mapping[str, float])
 
 
 def _requests(folder: Path, point: Point) -> pa.Table:
-    path = kept_table(folder, str(point["policy"]), int(point["max_concurrency"] or 0))
+    path = kept_table(folder, str(point["policy"]), level_of(point))
     try:
         table = pq.read_table(path)
     except (OSError, pa.ArrowInvalid):
@@ -99,8 +105,8 @@ def _verdict(point: Point, requests: pa.Table, levels: Mapping[str, float]) -> V
 def best_of(found: Sequence[Verdict], attainment: float) -> Verdict | None:
     """The deployable point with the most tokens per second whose requests keep the levels often enough.
 
-    Where nothing limits the requests in flight, the load decides the tokens per second of all, and those of a request
-    are compared.
+    Where nothing limits the requests in flight, the load decides the tokens per second of all: the highest request
+    rate counts, and then those of a request.
     """
     kept = [verdict for verdict in found if verdict.deployable and verdict.attainment >= attainment]
     return max(kept, key=_speed, default=None)
@@ -108,7 +114,7 @@ def best_of(found: Sequence[Verdict], attainment: float) -> Verdict | None:
 
 def _speed(verdict: Verdict) -> tuple[float, float]:
     mine, all_of = frontier(verdict.point)
-    return (all_of if verdict.concurrency else 0.0), mine
+    return (all_of if verdict.concurrency else verdict.level.rate), mine
 
 
 def closest_of(found: Sequence[Verdict]) -> Verdict:

@@ -14,6 +14,7 @@ import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
 from recguide.sim.costs import Profile
+from recguide.sim.levels import Level, level_of
 from recguide.sim.sweep import Point
 from recguide.traces.dense import DenseTrace
 from recguide.traces.files import replacing
@@ -26,7 +27,7 @@ _KEY = b"recguide"
 class Store:
     """The folder ``requests``: a file for each point, its rows the requests, and in its metadata the point's figures.
 
-    ``inputs`` is a hash of everything that decides the points beside policy and concurrency: a file that was made
+    ``inputs`` is a hash of everything that decides the points beside policy and level: a file that was made
     from other inputs is not used, and overwritten. ``labels`` has a row for each request of the trace.
     """
 
@@ -35,71 +36,76 @@ class Store:
         self.reused = 0
         """Points that did not have to be computed."""
 
-    def path(self, policy: str, concurrency: int) -> Path:
+    def path(self, policy: str, level: Level) -> Path:
         """Where the point goes."""
-        return kept_table(self.folder.parent, policy, concurrency)
+        return kept_table(self.folder.parent, policy, level)
 
-    def load(self, policy: str, concurrency: int) -> Point | None:
+    def load(self, policy: str, level: Level) -> Point | None:
         """The figures of a finished point, or None where there is none from the same inputs."""
-        held = _held(self.path(policy, concurrency))
-        if held.get("config") != self._config(policy, concurrency):
+        held = _held(self.path(policy, level))
+        if held.get("config") != self._config(policy, level):
             return None
         self.reused += 1
         point: Point = held["point"]
         return point
 
-    def save(self, policy: str, concurrency: int, point: Point, served: pa.Table) -> None:
+    def requests(self, policy: str, level: Level) -> pa.Table:
+        """A row for each request of a finished point."""
+        return pq.read_table(self.path(policy, level))
+
+    def save(self, policy: str, level: Level, point: Point, served: pa.Table) -> None:
         """Keep a finished point; its file appears whole or not at all."""
         self.folder.mkdir(parents=True, exist_ok=True)
-        held = {"config": self._config(policy, concurrency), "point": point}
+        held = {"config": self._config(policy, level), "point": point}
         labelled = self.labels.take(served["trace_row"])
-        columns = {"policy": pa.array([policy] * len(served)), "max_concurrency": [concurrency] * len(served)}
+        columns = {"policy": pa.array([policy] * len(served)), "max_concurrency": [level.concurrency] * len(served)}
+        columns |= {"request_rate": pa.array([level.rate or None] * len(served), pa.float64())}
         columns |= {name: labelled[name] for name in labelled.column_names}
         columns |= {name: served[name] for name in served.column_names}
         table = pa.table(columns).replace_schema_metadata({_KEY: json.dumps(held, allow_nan=False).encode()})
-        with replacing(self.path(policy, concurrency)) as temporary:
+        with replacing(self.path(policy, level)) as temporary:
             pq.write_table(table, temporary, compression="zstd")
 
     def keep_only(self, points: Iterable[Point]) -> None:
         """Delete the files of all other points, so that the folder holds one sweep."""
-        kept = {self.path(str(point["policy"]), int(point["max_concurrency"] or 0)) for point in points}
+        kept = {self.path(str(point["policy"]), level_of(point)) for point in points}
         for path in self.folder.glob("*.parquet"):
             if path not in kept and "config" in _held(path):
                 path.unlink()
 
     def quantiles(
         self, points: Iterable[Point], metrics: Iterable[str]
-    ) -> dict[tuple[str, int], dict[str, list[float]]]:
+    ) -> dict[tuple[str, Level], dict[str, list[float]]]:
         """Sorted latencies of each point's requests, as 201 quantiles where there are more than that."""
-        found: dict[tuple[str, int], dict[str, list[float]]] = {}
+        found: dict[tuple[str, Level], dict[str, list[float]]] = {}
         for point in points:
-            key = str(point["policy"]), int(point["max_concurrency"] or 0)
+            key = str(point["policy"]), level_of(point)
             table = pq.read_table(self.path(*key), columns=list(metrics))
             found[key] = {name: _quantiles(table[name].drop_null().to_numpy()) for name in metrics}
         return found
 
-    def block_shares(self, points: Iterable[Point]) -> dict[tuple[str, int], dict[str, dict[int, float]]]:
+    def block_shares(self, points: Iterable[Point]) -> dict[tuple[str, Level], dict[str, dict[int, float]]]:
         """For each point and dataset: the share of the rounds of its requests at every block size."""
-        found: dict[tuple[str, int], dict[str, dict[int, float]]] = {}
+        found: dict[tuple[str, Level], dict[str, dict[int, float]]] = {}
         for point in points:
-            key = str(point["policy"]), int(point["max_concurrency"] or 0)
+            key = str(point["policy"]), level_of(point)
             rounds = pq.read_table(self.path(*key)).to_pandas().groupby("dataset").sum(numeric_only=True)
             rounds = rounds.filter(regex=r"^rounds_b").rename(columns=lambda name: int(name.removeprefix("rounds_b")))
             shares = rounds.div(rounds.sum(axis=1), axis=0).dropna()
             found[key] = {str(dataset): row.to_dict() for dataset, row in shares.iterrows()}
         return found
 
-    def _config(self, policy: str, concurrency: int) -> str:
-        return hashlib.sha256(json.dumps([self.inputs, policy, files_hash(policy), concurrency]).encode()).hexdigest()
+    def _config(self, policy: str, level: Level) -> str:
+        return hashlib.sha256(json.dumps([self.inputs, policy, files_hash(policy), level]).encode()).hexdigest()
 
 
-def kept_table(folder: Path, policy: str, concurrency: int) -> Path:
+def kept_table(folder: Path, policy: str, level: Level) -> Path:
     """The file of a point's requests: a name that people can read, unless the policy's holds anything unusual."""
     plain = policy.replace(":", "_")
     if not re.fullmatch(r"[\w.-]{1,60}", plain):
         readable = re.sub(r"[^\w.-]+", "_", plain)[-40:]
         plain = f"{readable}-{hashlib.sha256(policy.encode()).hexdigest()[:8]}"
-    return folder / SUBFOLDER / f"{plain}-c{concurrency}.parquet"
+    return folder / SUBFOLDER / f"{plain}-{level.suffix}.parquet"
 
 
 def _held(path: Path) -> dict[str, Any]:

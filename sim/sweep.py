@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from itertools import islice
 from typing import TYPE_CHECKING
 
@@ -16,9 +17,12 @@ from recguide.sim.bound import bound_tokens_per_s, headroom
 from recguide.sim.catalogue import make_policy, rounds_for
 from recguide.sim.costs import CostModel
 from recguide.sim.detailed import write_detailed
+from recguide.sim.figures import Figures
+from recguide.sim.levels import Level, level_of
 from recguide.sim.loads import Drawn
 from recguide.sim.log import Replay
 from recguide.sim.metrics import metrics_of
+from recguide.sim.pairs import Paid, paid_of, speedup_interval
 from recguide.sim.replay import serve, stream
 from recguide.sim.rounds import Rounds
 from recguide.sim.scenario import Scenario, counts_of
@@ -33,8 +37,10 @@ Point = dict[str, str | float | int | None]
 """One policy at one concurrency: both of these, its metrics, and its speedup over AR."""
 
 BASELINE = "ar"
-DERIVED = ("speedup", "bound_output_throughput", "headroom_share")
+DERIVED = ("speedup", "speedup_ci_low", "speedup_ci_high", "bound_output_throughput", "headroom_share")
 """Figures of a point that depend on others."""
+NOTICED = 0.05
+"""Extrapolated share of a point's time from which readers are warned, and its marker is hollow."""
 ENOUGH = 4
 """Requests for each place in flight, below which filling up and running empty weigh on the whole run's figures."""
 
@@ -50,11 +56,12 @@ def sweep(
     jobs: int = 1,
     backend: str = "loky",
     batching: str = "bucket",
+    rates: Sequence[float] = (),
     scenario: Scenario | None = None,
     store: "Store | None" = None,
     done: Callable[[], None] = lambda: None,
 ) -> list[Point]:
-    """Points by policy, then by concurrency (0: no limit), AR first whether or not it was asked for.
+    """Points by policy, then by concurrency (0: no limit) and request rate, AR first whether or not it was asked for.
 
     ``jobs`` processes (-1: one a core) of ``backend`` share the work and change no result; ``done`` is called once a
     point. Points that ``store`` holds are not computed again, and it gets every other one as soon as it is finished.
@@ -66,44 +73,67 @@ def sweep(
         make_policy(name, rounds, costs)
     scenario = scenario or Scenario()
     order = [] if scenario.load.workload else serving_order(len(trace.requests), num_prompts, seed)
-    scenario = scenario.checked(rounds, trace, order)
+    scenarios = {each.rate: each.checked(rounds, trace, order) for each in scenario.at_rates(rates)}
     # the longest runs first, so that no process is left with one at the end
-    grid = [(name, concurrency) for concurrency in sorted(set(concurrencies)) for name in names]
+    levels = sorted({Level(concurrency, rate) for concurrency in concurrencies for rate in scenarios})
+    grid = [(name, level) for level in levels for name in names]
     held = {key: store.load(*key) for key in grid} if store and not (scenario.detailed or scenario.stream) else {}
     found = {key: point for key, point in held.items() if point is not None}
     todo = [key for key in grid if key not in found]
+    # in an open loop the load decides the throughput
+    unsure = scenario.figures.resamples > 0 and all(each.load.closed for each in scenarios.values())
+    paid = {key: paid_of(store.requests(*key)) for key in found} if store and unsure else {}
     run = joblib.delayed(_point)
     with running_on(backend) as options:
         results = joblib.Parallel(n_jobs=min(jobs, len(todo) or 1), batch_size=1, **options)(
-            run(rounds, costs, name, concurrency, batching, scenario) for name, concurrency in todo
+            run(rounds, costs, name, level.concurrency, batching, scenarios[level.rate]) for name, level in todo
         )
         for key, (point, served) in zip(todo, results, strict=True):
             found[key] = point
+            if served is not None and unsure:
+                paid[key] = paid_of(served)
             if store and served is not None:
                 store.save(*key, point, served)
             done()
     points = [found[key] for key in sorted(grid, key=lambda key: (names.index(key[0]), key[1]))]
-    bounds = _bounds(rounds, costs, concurrencies, scenario)
-    return [point | _derived(point, points, bounds) for point in points]
+    bounds = _bounds(rounds, costs, concurrencies, scenarios.get(0.0))
+    sure = partial(_interval, paid, scenario.figures)
+    return [point | _derived(point, points, bounds, sure) for point in points]
 
 
-def _bounds(rounds: Rounds, costs: CostModel, concurrencies: Sequence[int], scenario: Scenario) -> Mapping[int, float]:
+def _bounds(
+    rounds: Rounds, costs: CostModel, concurrencies: Sequence[int], scenario: Scenario | None
+) -> Mapping[int, float]:
     """By concurrency, where requests come as others finish, and are as long as they were recorded."""
-    load = scenario.load
-    if load.resized or not load.closed:
+    if scenario is None or scenario.load.resized or not scenario.load.closed:
         return {}
+    load = scenario.load
     prefill = scenario.limits.max_batched_tokens
     return {c: bound_tokens_per_s(rounds, costs, c, load.order, prefill) for c in set(concurrencies) if c > 0}
 
 
-def _derived(point: Point, points: Sequence[Point], bounds: Mapping[int, float]) -> Point:
-    """What a point is beside others of its concurrency: the figures named in ``DERIVED``."""
-    same = [other for other in points if other["max_concurrency"] == point["max_concurrency"]]
+def _derived(point: Point, points: Sequence[Point], bounds: Mapping[int, float], sure: "Sure") -> Point:
+    """What a point is beside others at its level: the figures named in ``DERIVED``."""
+    same = [other for other in points if level_of(other) == level_of(point)]
     baseline = next(other for other in same if other["policy"] == BASELINE)
     fixed = [other for other in same if str(other["policy"]).startswith("fixed:")]
     bound = bounds.get(int(point["max_concurrency"] or 0))
     share = headroom(point, fixed, bound) if bound is not None else None
-    return dict(zip(DERIVED, (speedup(point, baseline), bound, share), strict=True))
+    faster = speedup(point, baseline)
+    low, high = (faster is not None and sure(point, faster)) or (None, None)
+    return dict(zip(DERIVED, (faster, low, high, bound, share), strict=True))
+
+
+Sure = Callable[[Point, float], tuple[float, float] | None]
+"""The confidence interval of a point's speedup, or None where there is none."""
+
+
+def _interval(
+    paid: Mapping[tuple[str, Level], Paid], figures: Figures, point: Point, faster: float
+) -> tuple[float, float] | None:
+    level = level_of(point)
+    mine, base = paid.get((str(point["policy"]), level)), paid.get((BASELINE, level))
+    return speedup_interval(faster, mine, base, figures) if mine is not None and base is not None else None
 
 
 def _point(
@@ -116,7 +146,7 @@ def _point(
     run = run_of(rounds, costs, name, concurrency, batching, scenario)
     figures = {**metrics_of(run, rounds, scenario.figures), **counts_of(scenario)}
     if scenario.detailed:
-        write_detailed(scenario.detailed, name, concurrency, run, figures)
+        write_detailed(scenario.detailed, name, Level(concurrency, scenario.rate), run, figures)
     return {"policy": name, **figures}, served_of(run, rounds.block_sizes)
 
 
@@ -175,8 +205,10 @@ def frontier(point: Mapping[str, object]) -> tuple[float, float]:
 
 def place_of(point: Mapping[str, object]) -> str:
     """Which point it is, in words."""
-    level = point["max_concurrency"]
-    return f"{point['policy']} at {level}" if level else str(point["policy"])
+    level = level_of(point)
+    if not any(level):
+        return str(point["policy"])
+    return f"{point['policy']} at {level.concurrency}" if not level.rate else f"{point['policy']} at {level}"
 
 
 def speedup(point: Mapping[str, object], baseline: Mapping[str, object]) -> float | None:
@@ -220,11 +252,11 @@ def _few_requests(points: Sequence[Point], num_recorded: int) -> list[str]:
 
 def _extrapolation(points: Sequence[Point]) -> list[str]:
     shares = {place_of(point): point["extrapolated_share"] or 0 for point in points}
-    outside = {where: float(share) for where, share in shares.items() if float(share) > 0}
+    outside = {where: float(share) for where, share in shares.items() if float(share) > NOTICED}
     if not outside:
         return []
     worst = max(outside, key=lambda where: outside[where])
     return [
-        f"{len(outside)} of {len(points)} points spend time outside the profiled grid, where costs are extrapolated; "
-        f"the most: {worst}, {outside[worst]:.1%} of its time"
+        f"{len(outside)} of {len(points)} points spend more than {NOTICED:.0%} of their time outside the profiled "
+        f"grid, where costs are extrapolated; the most: {worst}, {outside[worst]:.1%}"
     ]

@@ -1,5 +1,6 @@
 """The steps behind `recguide sweep`: from its options to points, and from points to a table and a folder."""
 
+import math
 import re
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -52,8 +53,8 @@ LOAD_OPTIONS = (
     "kv_tokens",
     "total_kv_pages",
 )
-POINT_BY_POINT = {"trace", "profile", "policy", "max_concurrency"}
-"""Options that decide a point by its own policy and concurrency, or by their content."""
+POINT_BY_POINT = {"trace", "profile", "policy", "max_concurrency", "request_rate"}
+"""Options that decide a point by its own policy and load, or by their content."""
 NO_MATTER = {"output_dir", "jobs", "backend", "cross_model", "report", "force"}
 """Options that do not decide what a point is."""
 
@@ -71,12 +72,14 @@ class _Sources:
 def run_sweep(options: Options, settings: Options) -> None:
     """Sweep, write the folder, print the table; ``settings`` are the options as `--config` reads them back."""
     words = Console(stderr=True)
-    concurrencies, scenario = _asked(options)
+    concurrencies, rates, scenario = _asked(options)
     sources = _read(options)
     shared = {name: value for name, value in settings.items() if name not in POINT_BY_POINT | NO_MATTER}
+    # at this rate all come at once, though not as others finish
+    shared["at_once"] = math.inf in rates
     inputs = inputs_hash(sources.trace, sources.profile, shared)
     store = Store(options["output_dir"], inputs, labels_of(sources.trace))
-    points = _points(options, sources, concurrencies, scenario, store, words)
+    points = _points(options, sources, concurrencies, rates, scenario, store, words)
     found = [*sources.found, *check_points(points, sources.profile.costs(), sources.trace.provenance.block_sizes)]
     warnings = [
         *fidelity_warnings(sources.trace),
@@ -91,9 +94,11 @@ def run_sweep(options: Options, settings: Options) -> None:
         typer.echo(path)
 
 
-def _asked(options: Options) -> tuple[list[int], Scenario]:
-    """Concurrencies and scenario; ValueError for whatever is wrong without looking into a file."""
+def _asked(options: Options) -> tuple[list[int], list[float], Scenario]:
+    """Concurrencies, request rates and scenario; ValueError for whatever is wrong without looking into a file."""
     load_options = {name.replace("_", "-"): options[name] for name in LOAD_OPTIONS}
+    rates = parse_rates(options["request_rate"] or [])
+    load_options["request-rate"] = rates[0] if rates else None
     load = load_of(load_options, options["num_prompts"], options["seed"])
     levels = options["max_concurrency"] or (CONCURRENCIES if load.closed else [])
     percentiles, goodput = parse_percentiles([options["metric_percentiles"]]), parse_goodput(options["goodput"] or [])
@@ -107,7 +112,7 @@ def _asked(options: Options) -> tuple[list[int], Scenario]:
     check_folder(options["output_dir"])
     check_backend(options["backend"])
     check_stream(options["stream"], {"save-detailed": options["save_detailed"], "bootstrap": options["bootstrap"]})
-    return parse_concurrencies(levels) or [NO_LIMIT], scenario
+    return parse_concurrencies(levels) or [NO_LIMIT], rates, scenario
 
 
 def _read(options: Options) -> _Sources:
@@ -125,11 +130,13 @@ def _points(
     options: Options,
     sources: _Sources,
     concurrencies: Sequence[int],
+    rates: Sequence[float],
     scenario: Scenario,
     store: Store,
     words: Console,
 ) -> list[Point]:
-    with progress_on(words, len({BASELINE, *options["policy"]}) * len(set(concurrencies))) as done:
+    count = len({BASELINE, *options["policy"]}) * len(set(concurrencies)) * (len(set(rates)) or 1)
+    with progress_on(words, count) as done:
         return sweep(
             sources.trace,
             sources.profile.costs(),
@@ -139,6 +146,7 @@ def _points(
             seed=options["seed"],
             jobs=options["jobs"] or -1,
             backend=options["backend"],
+            rates=rates,
             scenario=scenario,
             batching=options["batching"],
             store=store,
@@ -195,6 +203,20 @@ def parse_concurrencies(texts: Sequence[str]) -> list[int]:
                 f"allowed: whole numbers from 1 to {MOST_CONCURRENT}, with commas between"
             )
     return [int(part) for part in parts]
+
+
+def parse_rates(texts: Sequence[str]) -> list[float]:
+    """Requests per second from lists with commas, each once."""
+    rates: dict[float, None] = {}
+    for part in (part.strip() for text in texts for part in text.split(",")):
+        try:
+            rate = float(part)
+        except ValueError:
+            rate = math.nan
+        if not rate > 0:
+            raise InputError(f"request-rate: found {part!r}, allowed: numbers above 0, or inf, with commas between")
+        rates[rate] = None
+    return list(rates)
 
 
 def check_folder(folder: Path) -> None:

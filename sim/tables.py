@@ -12,7 +12,7 @@ LONGEST_NAME = 32
 GAP = 2
 UNLIMITED = 1000
 """A width for files and pipes, where every column is wanted."""
-LEAST_WANTED = ("headroom\n%", "extrap.\n%", "TPF", "TTFT\nms", "per\nrequest", "A")
+LEAST_WANTED = ("95%\ninterval", "headroom\n%", "extrap.\n%", "TPF", "TTFT\nms", "per\nrequest", "A")
 """Columns in the order in which they go where the screen is too narrow."""
 
 
@@ -56,9 +56,11 @@ def _columns(points: Sequence[Point]) -> dict[str, list[str]]:
     return {
         "policy": [str(point["policy"]) for point in points],
         "C": ["-" if point["max_concurrency"] is None else str(point["max_concurrency"]) for point in points],
+        "req/s": ["-" if point["request_rate"] is None else f"{point['request_rate']:g}" for point in points],
         "tokens/s": [f"{all_of:,.0f}" for _, all_of in spots],
         "per\nrequest": [f"{mine:,.0f}" for mine, _ in spots],
         "speedup": figure("speedup", 2),
+        "95%\ninterval": [_interval(point) for point in points],
         "headroom\n%": figure("headroom_share", 0, 100),
         "A": figure("accept_length", 2),
         "TPF": figure("tpf", 2),
@@ -67,6 +69,11 @@ def _columns(points: Sequence[Point]) -> dict[str, list[str]]:
         f"B={blocks}\n% of rounds": ["/".join(_number(point[name], 0, 100) for name in shares) for point in points],
         "extrap.\n%": figure("extrapolated_share", 1, 100),
     }
+
+
+def _interval(point: Point) -> str:
+    low, high = point["speedup_ci_low"], point["speedup_ci_high"]
+    return "-" if low is None or high is None else f"{_number(low, 2)}-{_number(high, 2)}"
 
 
 def _number(value: object, digits: int, scale: float = 1) -> str:

@@ -7,6 +7,7 @@ import pytest
 from strategies import random_trace
 
 from recguide.sim.costs import Profile, read_profile
+from recguide.sim.levels import Level
 from recguide.sim.store import Store, inputs_hash, labels_of
 from recguide.sim.sweep import Point, sweep
 from recguide.traces.dense import DenseTrace
@@ -31,9 +32,9 @@ def test_a_stopped_sweep_goes_on_where_it_stopped(profile: Profile, tmp_path: Pa
     whole = run(stored(tmp_path / "whole", profile), profile, ["fixed:8", "oracle"])
     part = stored(tmp_path / "out", profile)
     run(part, profile, ["fixed:8"])
-    part.path("fixed:8", 2).unlink()
+    part.path("fixed:8", Level(2)).unlink()
     # what a process that was killed leaves of a file
-    torn = part.path("ar", 1)
+    torn = part.path("ar", Level(1))
     torn.write_bytes(torn.read_bytes()[:100])
     again = stored(tmp_path / "out", profile)
     assert run(again, profile, ["fixed:8", "oracle"]) == whole
@@ -51,10 +52,10 @@ def test_points_of_other_inputs_are_computed_again(profile: Profile, tmp_path: P
         stored(tmp_path / "out", dearer),
         stored(tmp_path / "out", profile, random_trace(1, 12)),
     ):
-        assert changed.load("fixed:8", 1) is None
-        assert changed.load("ar", 2) is None
-    assert stored(tmp_path / "out", profile).load("fixed:8", 1) is not None
-    assert stored(tmp_path / "out", profile, random_trace(0, 12)).load("fixed:8", 1) is not None
+        assert changed.load("fixed:8", Level(1)) is None
+        assert changed.load("ar", Level(2)) is None
+    assert stored(tmp_path / "out", profile).load("fixed:8", Level(1)) is not None
+    assert stored(tmp_path / "out", profile, random_trace(0, 12)).load("fixed:8", Level(1)) is not None
 
 
 def test_a_changed_policy_file_is_another_policy(profile: Profile, tmp_path: Path) -> None:
@@ -62,11 +63,11 @@ def test_a_changed_policy_file_is_another_policy(profile: Profile, tmp_path: Pat
     name = f"{tmp_path / 'mine.py'}:small"
     store = stored(tmp_path / "out", profile)
     run(store, profile, [])
-    served = pq.read_table(store.path("ar", 1)).select(["trace_row"])
-    store.save(name, 1, {"policy": name, "max_concurrency": 1}, served)
-    assert store.load(name, 1) == {"policy": name, "max_concurrency": 1}
+    served = pq.read_table(store.path("ar", Level(1))).select(["trace_row"])
+    store.save(name, Level(1), {"policy": name, "max_concurrency": 1}, served)
+    assert store.load(name, Level(1)) == {"policy": name, "max_concurrency": 1}
     (tmp_path / "mine.py").write_text("def small(seen): return 16")
-    assert store.load(name, 1) is None
+    assert store.load(name, Level(1)) is None
 
 
 def test_the_folder_holds_every_request_of_every_point_of_one_sweep(profile: Profile, tmp_path: Path) -> None:
@@ -94,10 +95,10 @@ def test_the_folder_holds_every_request_of_every_point_of_one_sweep(profile: Pro
 def test_block_shares_are_those_of_the_rounds_of_each_dataset(profile: Profile, tmp_path: Path) -> None:
     store = stored(tmp_path, profile)
     points = run(store, profile, ["oracle"])
-    found = store.block_shares(points)["oracle", 2]
+    found = store.block_shares(points)["oracle", Level(2)]
     assert set(found) == {request.dataset for request in TRACE.requests}
     assert all(sum(shares.values()) == pytest.approx(1.0) for shares in found.values())
-    table = pq.read_table(store.path("oracle", 2)).to_pandas()
+    table = pq.read_table(store.path("oracle", Level(2))).to_pandas()
     mbpp = table[table["dataset"] == "mbpp"]
     whole = sum(mbpp[f"rounds_b{size}"].sum() for size in (1, 4, 8, 16, 32))
     assert found["mbpp"][8] == mbpp["rounds_b8"].sum() / whole
@@ -107,4 +108,4 @@ def test_quantiles_are_the_sorted_values_where_they_are_few(profile: Profile, tm
     store = stored(tmp_path, profile)
     points = run(store, profile, [])
     found = store.quantiles(points, ["e2el_ms"])
-    assert found["ar", 1]["e2el_ms"] == sorted(pq.read_table(store.path("ar", 1))["e2el_ms"].to_pylist())
+    assert found["ar", Level(1)]["e2el_ms"] == sorted(pq.read_table(store.path("ar", Level(1)))["e2el_ms"].to_pylist())

@@ -6,6 +6,8 @@ from rich.console import Console
 from strategies import random_trace
 
 from recguide.sim.costs import linear_costs
+from recguide.sim.figures import Figures
+from recguide.sim.scenario import Scenario
 from recguide.sim.sweep import Point, sweep
 from recguide.sim.tables import LEAST_WANTED, UNLIMITED, table_of
 
@@ -14,7 +16,13 @@ COSTS = linear_costs(1e-3, 2e-5, 1e-7, host_s=1e-4)
 
 @pytest.fixture(scope="module")
 def points() -> list[Point]:
-    return sweep(random_trace(0, 8), COSTS, ["fixed:8", "ragged:B=16", "oracle"], [1, 128])
+    return sweep(
+        random_trace(0, 8),
+        COSTS,
+        ["fixed:8", "ragged:B=16", "oracle"],
+        [1, 128],
+        scenario=Scenario(figures=Figures(resamples=20)),
+    )
 
 
 def printed(points: list[Point], width: int) -> tuple[list[str], str]:
