@@ -34,8 +34,11 @@ def assert_equal(found: State, wanted: State) -> None:
 
 
 def random_case(seed: int):
-    """A state of four requests and the statistics of their forward, as good as any: few tokens, so that they agree."""
-    generator = torch.Generator().manual_seed(seed)
+    """A state of four requests and the statistics of their forward, as good as any: few tokens, so that they agree.
+
+    There are 12 sets of rules, since each is a kernel of its own.
+    """
+    generator = torch.Generator().manual_seed(seed % 12)
 
     def draw(low: int, high: int, *shape: int) -> torch.Tensor:
         return torch.randint(low, high, shape, generator=generator)
@@ -46,6 +49,7 @@ def random_case(seed: int):
     barred, recursive, lockstep = map(bool, flags)
     steps = 128
     rules = rs.RoundRules(size, 3, 40, smaller, corrections, continuation, steps, barred, recursive, shift, lockstep)
+    generator.manual_seed(seed)
     requests, forward = rs.make_requests(4, rules, 16, 5, "cpu"), rs.make_forward(4, rules, "cpu")
     state = requests.state
     state[:, rs.FINISH] = draw(0, 2, 4)
@@ -68,7 +72,7 @@ def random_case(seed: int):
 
 
 def test_the_kernel_does_what_the_reference_does(device):
-    for seed in range(25 if device.type == "cpu" else 2000):
+    for seed in range(24 if device.type == "cpu" else 2000):
         rules, requests, forward, found = random_case(seed)
         ours, next_forward = copied(requests, device), copied(forward, device)
         eos = rs.eos_tensor((0, 9), device)

@@ -169,11 +169,12 @@ def test_the_reference_finds_what_recorded_traces_are_made_of(seed):
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
 @pytest.mark.parametrize("vocab", [49152, 50257, 131072])
-@pytest.mark.parametrize("rows", [1, 5, 64, 1024])
+@pytest.mark.parametrize("rows", [1, 5, 300])
 def test_statistics_on_the_gpu_are_those_of_the_reference(rows, vocab, dtype):
     barred = barred_ids(3, (7, 2), "cuda")
     for kind in ("spread", "close", "ties", "extreme"):
-        logits = rows_of_logits(rows, rows, vocab, kind, dtype).cuda()
+        logits = rows_of_logits(rows, min(rows, 20), vocab, kind, dtype).cuda()
+        logits = torch.cat([logits.roll(shift, 1) for shift in range(-(-rows // 20))])[:rows]
         logits[rows // 2, 17] = torch.nan
         for _ in range(3):
             assert_same(logit_statistics(logits, barred), logit_statistics_reference(logits, barred), 1e-5)
