@@ -91,11 +91,11 @@ class LinearWay:
 
     def _change(self, live: Live, size: int, drafted: Scores | None, verified: Scores) -> Change:
         position = len(live.tokens)
+        if is_broken(verified) or (drafted is not None and is_broken(drafted, 1)):
+            return Change(live, error=VERIFY_BROKEN if is_broken(verified) else DRAFT_BROKEN)
         if drafted is not None:
             drafted = self.setup.judge.drafted(live, "seeded", position, drafted)
         verified = self.setup.judge.verified(live, position, verified)
-        if is_broken(verified) or (drafted is not None and is_broken(drafted, 1)):
-            return Change(live, error=VERIFY_BROKEN if is_broken(verified) else DRAFT_BROKEN)
         block = drafted.first[1:].tolist() if drafted is not None else []
         tokens = verified.first.tolist()
         accept_len, emitted = accepted(block, tokens, live.eos_ids, live.tokens_left)

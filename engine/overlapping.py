@@ -104,9 +104,9 @@ class OverlapWay:
 
     def _drafted(self, need: Need, found: Scores) -> Change:
         live = need.live
-        found = self.setup.judge.drafted(live, "seeded", len(live.tokens), found)
         if is_broken(found, 1):
             return Change(live, error=DRAFT_BROKEN)
+        found = self.setup.judge.drafted(live, "seeded", len(live.tokens), found)
         return Change(live, held=held_of(live.tokens[-1], found, live.cached))
 
     def _verified(self, need: Need, found: Scores) -> Change:

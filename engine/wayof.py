@@ -13,7 +13,6 @@ from recguide.sim.methods import Policy
 from recguide.sim.overlap import Overlap
 from recguide.sim.regime import Regime
 from recguide.sim.tidar import Tidar
-from recguide.sim.trimmed import Ragged
 from recguide.traces.errors import InputError
 
 
@@ -55,14 +54,14 @@ def way_of(policy: Policy, setup: Setup, batching: Batching) -> Way:
     if isinstance(policy, Regime):
         _check(policy.overlap.block_size, setup)
         return SwitchingWay(setup, policy, batching)
-    if isinstance(policy, Ragged):
-        raise InputError("policy ragged: not served yet, only simulated")
     if isinstance(policy, Overlap):
         _check(policy.block_size, setup)
         return OverlapWay(setup, policy)
     if isinstance(policy, Tidar):
         _check(policy.block_size, setup)
         return QuadraticWay(setup, policy)
+    if not callable(policy):
+        raise InputError(f"policy {type(policy).__name__.lower()}: only simulated, not served")
     return LinearWay(setup, policy, batching)
 
 

@@ -66,13 +66,13 @@ def serve(
     out where its outcome is known without it.
     """
     limits = limits or Limits()
-    server = _server_of(rounds, costs, policy, clients, batching, limits, resized, None)
+    server = server_of(rounds, costs, policy, clients, batching, limits, resized, None)
     plan = plan_of(rounds, policy, server.method, batching) if closed and not resized and limits.none else None
     if fast and plan is not None:
         order = np.array([arrival.row for arrival in clients.rest()], np.int64)
         limit = None if clients.limit == math.inf else int(clients.limit)
         return replay_of(ClosedLoop(rounds, plan, order, limit, limits), costs, batching)
-    _run(server)
+    run(server)
     return server.replay(closed)
 
 
@@ -90,12 +90,12 @@ def stream(
     """Serve as ``serve`` does, and keep nothing but sums: the figures of a run of any length, percentiles to 0.5%."""
     sums = Stream(figures)
     # whoever may have any length counts cut rounds as they happen
-    server = _server_of(rounds, costs, policy, clients, batching, limits or Limits(), True, sums)
-    _run(server)
+    server = server_of(rounds, costs, policy, clients, batching, limits or Limits(), True, sums)
+    run(server)
     return sums.metrics(server.preemptions, server.recomputed_tokens, server.running.cut_rounds, closed)
 
 
-def _server_of(
+def server_of(
     rounds: Rounds,
     costs: CostModel,
     policy: Policy,
@@ -105,6 +105,7 @@ def _server_of(
     resized: bool,
     log: Stream | None,
 ) -> Server:
+    """The server that ``serve`` and ``stream`` let run."""
     limits.check()
     if limits.kv_tokens is not None:
         # a request that has the cache for itself runs the largest block that fits, as at the context limit
@@ -117,7 +118,8 @@ def _server_of(
     return Server(costs, method, running, clients, limits, log)
 
 
-def _run(server: Server) -> None:
+def run(server: Server) -> None:
+    """Let a server work until there is nothing left to do."""
     env = simpy.Environment()
     env.process(_serve(env, server))
     env.run()
