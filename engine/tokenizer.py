@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Sequence
+from datetime import datetime
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -17,11 +18,23 @@ def _refuse(message: str) -> NoReturn:
     raise InputError(f"chat template: {message}")
 
 
+def _json(value: object, indent: int | None = None) -> str:
+    # jinja's own filter escapes for HTML
+    return json.dumps(value, ensure_ascii=False, indent=indent)
+
+
 def _compiled(template: str) -> jinja2.Template:
-    # the settings every published chat template is written for
-    environment = ImmutableSandboxedEnvironment(trim_blocks=True, lstrip_blocks=True)
+    # the settings, loop controls and functions that published chat templates are written for
+    environment = ImmutableSandboxedEnvironment(
+        trim_blocks=True, lstrip_blocks=True, extensions=["jinja2.ext.loopcontrols"]
+    )
     environment.globals["raise_exception"] = _refuse
-    return environment.from_string(template)
+    environment.globals["strftime_now"] = lambda form: datetime.now().strftime(form)
+    environment.filters["tojson"] = _json
+    try:
+        return environment.from_string(template)
+    except jinja2.TemplateSyntaxError as error:
+        raise InputError(f"chat template: line {error.lineno}: {error.message}") from error
 
 
 class Tokenizer:
@@ -54,7 +67,12 @@ class Tokenizer:
         if self._template is None:
             raise InputError("tokenizer: the model has no chat template")
         messages = [{"role": "user", "content": text}]
-        return self.encode(self._template.render(messages=messages, add_generation_prompt=True, **self._special))
+        # templates ask whether tools are none, and would take what is undefined for some
+        given = {"messages": messages, "add_generation_prompt": True, "tools": None, "documents": None}
+        try:
+            return self.encode(self._template.render(given | self._special))
+        except jinja2.TemplateError as error:
+            raise InputError(f"chat template: {error}") from error
 
     def decode(self, ids: Sequence[int]) -> str:
         """The text of ``ids``, special tokens left out."""

@@ -206,6 +206,18 @@ def test_the_same_weights_under_every_prefix_are_the_same_model(reference, folde
     assert torch.equal(*drafts)
 
 
+@pytest.mark.parametrize("tied", [False, True])
+def test_a_ministral_3_checkpoint_without_vision_is_read_as_transformers_saves_it(tmp_path, tied):
+    theirs = nld.reference(tie_word_embeddings=tied, mask_token_id=100)
+    theirs.save_pretrained(tmp_path)
+    ids, mask = torch.randint(100, (1, 40)), causal_mask(torch.tensor([0]), 40, 40)
+    loaded = load(tmp_path)
+    assert loaded.config.tie_word_embeddings == tied
+    with torch.no_grad():
+        expected = theirs(input_ids=ids).logits
+    torch.testing.assert_close(our_logits(loaded.decoder, ids, mask), expected, atol=1e-4, rtol=0)
+
+
 def test_a_ministral_3_checkpoint_with_vision_is_read_for_its_language_model(tmp_path, caplog):
     torch.manual_seed(0)
     text = Ministral3Config(**nld.SHAPE, rope_parameters=dict(nld.ROPE), eos_token_id=11, pad_token_id=None)

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from transformers import LlamaConfig, Ministral3Config
 from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
-from transformers.models.ministral3.modeling_ministral3 import Ministral3RotaryEmbedding, get_llama_4_attn_scale
+from transformers.models.ministral3.modeling_ministral3 import Ministral3RotaryEmbedding
 
 from recguide.engine.configs import parse_config
 from recguide.engine.rotary import QueryScaling, Yarn, frequencies, rotary_table, scaled, yarn_kept
@@ -120,12 +120,12 @@ def test_yarn_keeps_what_turns_often_divides_what_turns_seldom_and_never_leaves_
 
 
 @given(st.floats(0.01, 1), st.integers(1, 2**15), st.lists(st.integers(0, 2**18 - 1), min_size=1, max_size=9))
-def test_query_scales_are_those_of_transformers(beta, period, positions):
-    ids = torch.tensor([positions])
-    cos, sin = scaled((torch.ones(1), torch.full((1,), 2.0)), ids, QueryScaling(beta, period))
-    theirs = get_llama_4_attn_scale(ids, beta, period)[:, 0, :, :, None]
-    torch.testing.assert_close(cos, theirs, rtol=1e-6, atol=0)
-    torch.testing.assert_close(sin, 2 * theirs, rtol=1e-6, atol=0)
+def test_a_query_grows_with_the_logarithm_of_the_periods_before_it(beta, period, positions):
+    cos, sin = scaled((torch.ones(1), torch.full((1,), 2.0)), torch.tensor([positions]), QueryScaling(beta, period))
+    expected = [1 + beta * math.log(1 + position // period) for position in positions]
+    assert cos.flatten().tolist() == pytest.approx(expected, rel=1e-6)
+    assert torch.equal(sin, 2 * cos)
+    assert cos.shape == (1, len(positions), 1, 1)
 
 
 def test_queries_below_the_period_are_not_scaled_at_all():

@@ -1,11 +1,12 @@
 """Encoding and decoding, and the chat template, agree with transformers."""
 
 import pytest
+import tokenizers
 from hypothesis import given
 from hypothesis import strategies as st
 from transformers import PreTrainedTokenizerFast
 
-from recguide.engine.tokenizer import read_tokenizer
+from recguide.engine.tokenizer import Tokenizer, read_tokenizer
 
 TEXTS = (
     "Natalia sold 48/2 = 24 clips in May.",
@@ -44,6 +45,30 @@ def test_the_chat_template_gives_what_transformers_gives(model, reference):
         messages = [{"role": "user", "content": text}]
         expected = reference.apply_chat_template(messages, add_generation_prompt=True, tokenize=False)
         assert model.tokenizer.encode_chat(text) == model.tokenizer.encode(expected)
+
+
+def test_templates_may_use_what_published_ones_use(model, reference):
+    template = (
+        "{%- if tools is not none %}tools{% endif %}{{ messages[0] | tojson }}{% for m in [1, 2] %}{{ m }}{% break %}"
+        "{% endfor %}{{ messages | tojson(indent=2) }}{{ strftime_now('%Y') }}"
+    )
+    messages = [{"role": "user", "content": "<b>é</b>'&"}]
+    expected = reference.apply_chat_template(messages, chat_template=template, tokenize=False)
+    theirs = Tokenizer(tokenizers.Tokenizer.from_str(model.tokenizer.to_json()), template)
+    assert theirs.encode_chat(messages[0]["content"]) == model.tokenizer.encode(expected)
+
+
+@pytest.mark.parametrize(
+    ("template", "message"),
+    [
+        ("{% for %}", "chat template: line 1: "),
+        ("{{ messages[0].content.lost.lost }}", "chat template: .*lost"),
+        ("{{ raise_exception('no system prompt') }}", "chat template: no system prompt"),
+    ],
+)
+def test_a_template_that_fails_says_so(model, template, message):
+    with pytest.raises(ValueError, match=message):
+        Tokenizer(tokenizers.Tokenizer.from_str(model.tokenizer.to_json()), template).encode_chat("Hi")
 
 
 def test_a_chat_begins_with_the_default_system_prompt_and_ends_where_the_assistant_speaks(model):
