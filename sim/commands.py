@@ -79,7 +79,7 @@ def sweep(
     ] = False,
     stream: Annotated[
         bool,
-        typer.Option("--stream", help="Keep sums alone, for runs too long to be kept: no report, no steady window."),
+        typer.Option("--stream", help="Keep sums alone, for runs too long to be kept: no report, no rows a request."),
     ] = False,
     batching: Annotated[
         str,
@@ -90,7 +90,9 @@ def sweep(
     cross_model: Annotated[
         bool, typer.Option("--cross-model", help="Allow the acceptance of one model on the costs of another.")
     ] = False,
-    report: Annotated[bool, typer.Option(help="Also write report.html, one page with every figure.")] = True,
+    report: Annotated[
+        bool | None, typer.Option("--report/--no-report", help="Whether to write report.html; default: yes.")
+    ] = None,
     force: Annotated[
         bool, typer.Option("--force", help="Go on where results would be worthless; they say so.")
     ] = False,

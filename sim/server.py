@@ -36,6 +36,8 @@ class Server:
         """Whether the last step was a prefill."""
         self.preemptions = self.recomputed_tokens = 0
         self.log: Log | Stream = log or Log()
+        if isinstance(self.log, Stream):
+            self.log.watch(clients)
 
     @property
     def has_work(self) -> bool:

@@ -2,11 +2,12 @@
 
 from dataclasses import dataclass
 
-from recguide.sim.arrivals import Arrival
+from recguide.sim.arrivals import Arrival, Clients
 from recguide.sim.figures import Figures, percentile_name
 from recguide.sim.log import PREFILL_STEP, Step
 from recguide.sim.rounds import AR
 from recguide.sim.sketch import Sketch
+from recguide.sim.steady import Mark, Steady
 
 
 @dataclass(slots=True)
@@ -40,6 +41,11 @@ class Stream:
         self.blocks: dict[int, list[int]] = {}
         """Rounds and tokens of requests, by block size."""
         self.macro = Sketch()
+        self.steady: Steady | None = None
+
+    def watch(self, clients: Clients) -> None:
+        """These are the clients whose requests are told of."""
+        self.steady = Steady(clients)
 
     def send(self, arrival: Arrival, now: float) -> int:
         """A request is sent; gives its number."""
@@ -50,6 +56,8 @@ class Stream:
         self.output_tokens += arrival.output_tokens
         self.sketches["client_queue"].add(now - arrival.arrival_s)
         self.flying[sent] = _Flying(now, arrival.output_tokens)
+        if self.steady is not None:
+            self.steady.send(now)
         return sent
 
     def add_step(self, step: Step) -> None:
@@ -80,11 +88,15 @@ class Stream:
 
     def emit(self, requests: list[int], tokens: list[int], block_sizes: list[int], now: float) -> None:
         """The current step ended, and these requests emitted."""
+        if self.steady is not None:
+            self.steady.emit(sum(tokens), now)
         for sent, count, block_size in zip(requests, tokens, block_sizes, strict=True):
             request = self.flying[sent]
             if request.first_s is None:
                 request.first_s = now
                 self.sketches["ttft"].add(now - request.sent_s)
+                if self.steady is not None:
+                    self.steady.start(sent, now)
             else:
                 self.sketches["itl"].add(now - request.last_s)
             request.last_s = now
@@ -110,7 +122,10 @@ class Stream:
         if request.rounds:
             self.macro.add(request.tokens / request.rounds)
         found = {"ttft": ttft, "tpot": tpot, "e2el": took}
-        self.good += all(found[name] * 1e3 <= limit for name, limit in self.figures.goodput.items())
+        good = all(found[name] * 1e3 <= limit for name, limit in self.figures.goodput.items())
+        self.good += good
+        if self.steady is not None:
+            self.steady.finish(good, now)
 
     def metrics(
         self, preemptions: int, recomputed_tokens: int, cut: int, closed: bool
@@ -119,6 +134,7 @@ class Stream:
         duration = self.last_s - self.first_sent_s
         return {
             **self._load(duration),
+            **self._steady(closed),
             **self._latencies(closed),
             "max_kv_pages": self.most_pages or None,
             "preemptions": preemptions,
@@ -143,6 +159,18 @@ class Stream:
             "output_throughput_per_request": _ratio(self.output_tokens, self.in_flight_s),
             "request_goodput": _ratio(self.good, duration) if self.figures.goodput else None,
             "good_requests": self.good if self.figures.goodput else None,
+        }
+
+    def _steady(self, closed: bool) -> dict[str, float | int | None]:
+        window = self.steady.window(closed) if self.steady is not None else None
+        start, end = window or (Mark(), Mark())
+        seconds, tokens, good = end.time_s - start.time_s, end.tokens - start.tokens, end.good - start.good
+        return {
+            "steady_duration": seconds,
+            "steady_output_tokens": tokens,
+            "steady_output_throughput": _ratio(tokens, seconds),
+            "steady_output_throughput_per_request": _ratio(tokens, end.in_flight_s - start.in_flight_s),
+            "steady_request_goodput": _ratio(good, seconds) if self.figures.goodput else None,
         }
 
     def _latencies(self, closed: bool) -> dict[str, float | int | None]:

@@ -111,7 +111,8 @@ def _asked(options: Options) -> tuple[list[int], list[float], Scenario]:
     )
     check_folder(options["output_dir"])
     check_backend(options["backend"])
-    check_stream(options["stream"], {"save-detailed": options["save_detailed"], "bootstrap": options["bootstrap"]})
+    kept = {name: options[name.replace("-", "_")] for name in ("save-detailed", "bootstrap", "report")}
+    check_stream(options["stream"], kept)
     return parse_concurrencies(levels) or [NO_LIMIT], rates, scenario
 
 
@@ -163,7 +164,7 @@ def _write(
     store: Store,
 ) -> list[Path]:
     """The folder; gives the paths of report, where there is one, and plot."""
-    folder, with_report = options["output_dir"], options["report"] and not options["stream"]
+    folder, with_report = options["output_dir"], options["report"] is not False and not options["stream"]
     told = ("seed", "num_prompts", "max_num_batched_tokens", "batching", *LOAD_OPTIONS)
     origin = about(sources.trace, sources.profile, warnings, {name: settings[name] for name in told})
     page = page_of(points, origin, sources.title, store, sources.trace, sources.profile) if with_report else None

@@ -121,6 +121,8 @@ def test_prompts_and_datasets_can_be_chosen(run: Run, tmp_path: Path) -> None:
         (["--output-dir", ""], "Invalid value for '--output-dir'"),
         (["--trace", ""], "error: trace: found '', allowed: a file, a folder, or a shipped name"),
         (["--arrivals", ""], "Invalid value for '--arrivals'"),
+        (["--stream", "--report"], "error: stream: found beside report, which needs what a stream does not keep"),
+        (["--request-rate", "1,0"], "error: request-rate: found '0', allowed: numbers above 0, or inf, with commas"),
         (["--dataset", "gpqa"], "error: dataset 'gpqa': not in the trace; there are: gsm8k, mbpp, mt-bench"),
         (["--num-prompts", "0"], "Invalid value for '--num-prompts'"),
         (["--concurency", "1"], "No such option: --concurency"),

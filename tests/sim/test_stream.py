@@ -48,7 +48,7 @@ def test_an_empty_sketch_has_no_figures_and_zeros_are_zero() -> None:
     assert sketch.percentile(99) == 0.0
 
 
-@settings(max_examples=40)
+@settings(max_examples=60)
 @given(setups())
 def test_a_stream_has_the_figures_of_the_whole_run(setup: Setup) -> None:
     setup = replace(setup, resized=True)
