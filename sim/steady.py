@@ -1,7 +1,7 @@
 """The steady part of a run while it happens, for runs that are not kept; defined as in ``recguide.sim.windows``."""
 
 import math
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from recguide.sim.arrivals import Clients
 from recguide.sim.windows import ENOUGH
@@ -17,6 +17,10 @@ class Mark:
     finished: int = 0
     good: int = 0
     """Finished requests that meet every service level."""
+
+    def copy(self) -> "Mark":
+        """The same, which stays as it is."""
+        return Mark(self.time_s, self.tokens, self.in_flight_s, self.finished, self.good)
 
 
 class Steady:
@@ -38,14 +42,14 @@ class Steady:
         """A request is sent."""
         self._pass(now)
         self._sent += 1
-        self._last_sent = replace(self._now)
+        self._last_sent = self._now.copy()
 
     def start(self, sent: int, now: float) -> None:
         """A request has its first token."""
         self._pass(now)
         self._started += sent < self.clients.limit
         if self._started == self.clients.limit and self._all_started is None:
-            self._all_started = replace(self._now)
+            self._all_started = self._now.copy()
 
     def emit(self, tokens: int, now: float) -> None:
         """Tokens came out."""
@@ -58,9 +62,9 @@ class Steady:
         self._pass(now)
         self._now.finished += 1
         self._now.good += good
-        self._last_finish = replace(self._now)
+        self._last_finish = self._now.copy()
         if self._first_finish is None:
-            self._first_finish = replace(self._now)
+            self._first_finish = self._now.copy()
         self._refresh()
 
     def window(self, closed: bool) -> tuple[Mark, Mark] | None:
