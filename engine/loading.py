@@ -94,8 +94,10 @@ def _base_model(name: str, device: torch.device | str, dtype: torch.dtype, seed:
         known = ", ".join([smollm2.NAME, *SHAPES])
         raise InputError(f"model {name!r}: no such directory, and not one of the known names: {known}")
     config = read_config(folder, None if Path(name).is_dir() else name)
-    checkpoint = read_weights(folder, config)
-    return _loaded(_decoder(config, device, dtype), checkpoint.tensors, read_tokenizer(folder), checkpoint.origin)
+    checkpoint, tokenizer = read_weights(folder, config), read_tokenizer(folder)
+    if tokenizer is not None and tokenizer.vocab_size > config.vocab_size:
+        raise InputError(f"{folder}: tokenizer.json has {tokenizer.vocab_size} tokens, config.json {config.vocab_size}")
+    return _loaded(_decoder(config, device, dtype), checkpoint.tensors, tokenizer, checkpoint.origin)
 
 
 def _folder(name: str) -> Path | None:

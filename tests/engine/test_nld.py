@@ -16,7 +16,9 @@ from recguide.engine.checkpoints import read_weights, weights_sha256
 from recguide.engine.configs import read_config
 from recguide.engine.decode import linear_self_speculation
 from recguide.engine.loading import adapter_ranks, find_adapter, load_model
+from recguide.engine.lora import lora_sha256
 from recguide.engine.model import KVCache
+from recguide.traces.files import read_trace
 
 MASK = nld.CONFIG["mask_token_id"]
 PREFIX, BLOCK = 37, 9
@@ -362,3 +364,26 @@ def test_a_dream_style_checkpoint_drafts_shifted(copied, reference):
 def test_the_hash_is_of_the_weights_not_of_their_names(reference, folder):
     named = {key.removeprefix("model."): tensor for key, tensor in reference.state_dict().items()}
     assert weights_sha256(read_weights(folder, read_config(folder)).tensors) == weights_sha256(named)
+
+
+def test_recording_takes_the_adapter_by_its_name_and_says_which_it_was(model, recguide, tmp_path):
+    """The whole way in, with a real tokenizer: its vocabulary makes the model larger."""
+    sized = {"vocab_size": model.config.vocab_size, "max_position_embeddings": 512}
+    folder = nld.write(tmp_path / "model", nld.stored(nld.reference(**sized)), **sized)
+    nld.write_lora(folder / "linear_spec_lora", nld.lora())
+    (folder / "tokenizer.json").write_text(model.tokenizer.to_json(), encoding="utf-8")
+    (folder / "chat_template.jinja").write_text("{{ messages[0].content }}", encoding="utf-8")
+    (tmp_path / "prompts.jsonl").write_text('{"id": "p/1", "dataset": "p", "category": "qa", "prompt": "How are you?"}')
+    named = ("--adapter", "linear_spec_lora", "--dataset-path", tmp_path / "prompts.jsonl", "--block-sizes", "4")
+    done = recguide("record", folder, *named, "--max-output-tokens", "9", "--output", tmp_path / "x.parquet")
+    assert done.code == 0, done.stderr
+    provenance = read_trace(tmp_path / "x.parquet").provenance
+    assert provenance.adapter_sha256 == lora_sha256(folder / "linear_spec_lora")
+    # the prompts are read by the base model, and so are the chains: the adapter acts on drafts alone
+    assert provenance.base_agreement == 1.0
+
+
+def test_a_tokenizer_with_more_tokens_than_the_model_is_refused(model, copied):
+    (copied / "tokenizer.json").write_text(model.tokenizer.to_json(), encoding="utf-8")
+    with pytest.raises(ValueError, match=r"model: tokenizer\.json has 49152 tokens, config\.json 128"):
+        load(copied)
