@@ -55,9 +55,17 @@ def _of(numbers, lanes, lane):
 
 
 @triton.jit
-def _pages(pages, place, end_key, PAGE: tl.constexpr):
-    """Pages of these places of a request; no entry behind its last one is read."""
-    return tl.load(pages + place // PAGE, mask=place < end_key, other=0)
+def _pages(pages, begin, lanes, limit, KEYS: tl.constexpr, PAGE: tl.constexpr):
+    """Pages of a tile's places; no entry of the table behind the request's last key is read."""
+    index = begin // PAGE + lanes // PAGE if KEYS % PAGE == 0 else (begin + lanes) // PAGE
+    return tl.load(pages + index, mask=begin + lanes < limit, other=0)
+
+
+@triton.jit
+def _offsets(page, begin, lanes, page_stride, slot_stride, KEYS: tl.constexpr, PAGE: tl.constexpr):
+    """Where a tile's keys or values lie; tiles of whole pages have the same slots every time."""
+    slot = lanes % PAGE if KEYS % PAGE == 0 else (begin + lanes) % PAGE
+    return page.to(tl.int64) * page_stride + slot * slot_stride
 
 
 @triton.jit
@@ -78,33 +86,35 @@ def _weigh(scores, v, top, total, acc, scale, UPCAST: tl.constexpr, PRECISION: t
 
 @triton.jit
 def _attend(
-    q, visible, is_row, keys, values, pages, first_key, end_key, prefix, scale,
+    q, visible, is_row, keys, values, pages, first_key, limit, prefix, scale,
     key_page, key_slot, value_page, value_slot,
     HEAD_DIM: tl.constexpr, PAGE: tl.constexpr, ROWS: tl.constexpr, KEYS: tl.constexpr,
-    UPCAST: tl.constexpr, PRECISION: tl.constexpr,
+    SAME_STRIDES: tl.constexpr, UPCAST: tl.constexpr, PRECISION: tl.constexpr,
 ):  # fmt: skip
-    """Attention of a tile of rows over the keys from ``first_key`` to ``end_key``: maximum, sum of weights, output."""
+    """Attention of a tile of rows over the keys from ``first_key`` to ``limit``: maximum, sum of weights, output."""
     trunk = visible & 4095
     start = (visible >> 12) & 4095
     row_end = start + ((visible >> 24) & 255)
     # keys from here on need a look at who sees them, and from there on nobody does
     seen_by_all = prefix + tl.min(tl.where(is_row, trunk, 4096), 0)
-    end_key = tl.minimum(end_key, prefix + tl.max(tl.where(is_row, tl.maximum(trunk, row_end), 0), 0))
+    end_key = tl.minimum(limit, prefix + tl.max(tl.where(is_row, tl.maximum(trunk, row_end), 0), 0))
     dims = tl.arange(0, HEAD_DIM)
     lanes = tl.arange(0, KEYS)
     top = tl.full([ROWS], float("-inf"), tl.float32)
     total = tl.zeros([ROWS], tl.float32)
     acc = tl.zeros([ROWS, HEAD_DIM], tl.float32)
     # carried from tile to tile: a page looked up where it is used would take a stage of the pipeline for itself
-    page = _pages(pages, first_key + lanes, end_key, PAGE)
+    page = _pages(pages, first_key, lanes, limit, KEYS, PAGE)
     for begin in range(first_key, end_key, KEYS):
         place = begin + lanes
         here = place < end_key
-        key_at = page.to(tl.int64) * key_page + (place % PAGE) * key_slot
-        value_at = page.to(tl.int64) * value_page + (place % PAGE) * value_slot
+        key_at = _offsets(page, begin, lanes, key_page, key_slot, KEYS, PAGE)
+        value_at = key_at
+        if not SAME_STRIDES:
+            value_at = _offsets(page, begin, lanes, value_page, value_slot, KEYS, PAGE)
         k = tl.load(keys + key_at[:, None] + dims, mask=here[:, None], other=0.0)
         v = tl.load(values + value_at[:, None] + dims, mask=here[:, None], other=0.0)
-        page = _pages(pages, place + KEYS, end_key, PAGE)
+        page = _pages(pages, begin + KEYS, lanes, limit, KEYS, PAGE)
         if UPCAST:
             scores = tl.dot(q.to(tl.float32), tl.trans(k.to(tl.float32)), input_precision="ieee")
         else:
@@ -124,13 +134,17 @@ def _row_kernel(
     out_token, out_head, table_request,
     KV_HEADS: tl.constexpr, GROUP: tl.constexpr, HEAD_DIM: tl.constexpr, PAGE: tl.constexpr,
     ROWS: tl.constexpr, KEYS: tl.constexpr, WIDTH: tl.constexpr, HEADER: tl.constexpr,
-    WITH_LSE: tl.constexpr, UPCAST: tl.constexpr, PRECISION: tl.constexpr, OVERLAP: tl.constexpr,
+    SAME_STRIDES: tl.constexpr, WITH_LSE: tl.constexpr, UPCAST: tl.constexpr, PRECISION: tl.constexpr,
+    OVERLAP: tl.constexpr,
 ):  # fmt: skip
     if OVERLAP:
+        # this launch is prepared while the one before ends, and so is the merge while this one runs
+        tl.extra.cuda.gdc_wait()
         tl.extra.cuda.gdc_launch_dependents()
     requests = tl.arange(0, WIDTH)
     here = requests < num_requests
     ends = tl.load(plan + HEADER + requests)
+    bases = tl.load(plan + HEADER + WIDTH + requests)
     firsts = tl.load(indptr + requests, mask=here, other=0)
     nexts = tl.load(indptr + requests + 1, mask=here, other=0)
     prefixes = tl.load(prefix_lens + requests, mask=here, other=0)
@@ -162,14 +176,14 @@ def _row_kernel(
             values + head.to(tl.int64) * value_head,
             page_table + request.to(tl.int64) * table_request,
             first_key, tl.minimum(first_key + chunk, prefix + tokens), prefix, scale,
-            key_page, key_slot, value_page, value_slot, HEAD_DIM, PAGE, ROWS, KEYS, UPCAST, PRECISION,
+            key_page, key_slot, value_page, value_slot, HEAD_DIM, PAGE, ROWS, KEYS,
+            SAME_STRIDES, UPCAST, PRECISION,
         )  # fmt: skip
         safe_total = tl.where(total > 0.0, total, 1.0)
         acc = acc / safe_total[:, None]
         log2_sum = tl.where(total > 0.0, top + tl.log2(safe_total), float("-inf"))
         if prefix + tokens > chunk:
-            base = tl.load(plan + HEADER + WIDTH + request)
-            at = (base + local).to(tl.int64) * ROWS + tl.arange(0, ROWS)
+            at = (_of(bases, requests, request) + local).to(tl.int64) * ROWS + tl.arange(0, ROWS)
             tl.store(partial + at[:, None] * HEAD_DIM + dims, acc, mask=is_row[:, None])
             tl.store(partial_lse + at, log2_sum, mask=is_row)
         else:
@@ -200,6 +214,8 @@ def row_attention(
     out = torch.empty_like(q) if out is None else out
     _check(q, keys, values, rows, plan, out, lse)
     interpreted = not q.is_cuda
+    # from Hopper on a launch may be prepared before the one in front of it has ended
+    overlap = q.is_cuda and torch.cuda.get_device_capability(q.device)[0] >= 9
     tile = plan.tile
     _row_kernel[(plan.grid,)](
         q, keys, values, out, lse, plan.partial, plan.partial_lse, plan.plan,
@@ -211,9 +227,10 @@ def row_attention(
         # the interpreter multiplies the bits of bfloat16 as if they were integers
         UPCAST=interpreted and q.dtype == torch.bfloat16,
         PRECISION="ieee" if q.dtype == torch.float32 else "tf32",
-        OVERLAP=not interpreted, num_warps=tile.warps, num_stages=tile.stages,
+        SAME_STRIDES=keys.stride()[:2] == values.stride()[:2],
+        OVERLAP=overlap, num_warps=tile.warps, num_stages=tile.stages, **({"launch_pdl": True} if overlap else {}),
     )  # fmt: skip
-    merge_parts(plan, rows, out, lse, overlap=not interpreted)
+    merge_parts(plan, rows, out, lse, overlap=overlap)
     return out
 
 
@@ -233,5 +250,7 @@ def _check(q: Tensor, keys: Tensor, values: Tensor, rows: Rows, plan: RowPlan, o
         raise ValueError(f"keys {keys.dtype}, values {values.dtype}, out {out.dtype} {list(out.shape)}: must be as q")
     if any(x.stride(-1) != 1 for x in (q, keys, values, out, rows.page_table)):
         raise ValueError("q, keys, values, out, page table: the last dimension must be contiguous")
+    if plan.chunk and rows.page_table.shape[1] * keys.shape[1] > plan.longest:
+        raise ValueError(f"page tables of {rows.page_table.shape[1]} pages: the plan has room for {plan.longest} keys")
     if lse is not None and (lse.shape != q.shape[:2] or lse.dtype != torch.float32 or not lse.is_contiguous()):
         raise ValueError(f"lse: {lse.dtype} {list(lse.shape)}: allowed: contiguous float32 {list(q.shape[:2])}")

@@ -7,37 +7,28 @@ from torch import Tensor
 from recguide.kernels.layouts import Rows
 from recguide.kernels.row_plan import HEADER, RowPlan, processors
 
-HEADS = 4
-"""Query heads of a token that a program merges together."""
-AT_ONCE = 8
-"""Parts that are read together."""
-PROGRAMS = 16
-"""Programs on each processor: they need few registers and no shared memory to speak of."""
+HEADS, AT_ONCE, WARPS, PROGRAMS = 1, 16, 1, 32
+"""Heads of a token and parts that are read together; warps of a program, and programs on a processor."""
 
 
 @triton.jit
-def _merge_one(
-    partial,
-    partial_lse,
-    part,
-    stride,
-    num_chunks,
-    is_head,
-    dims,
-    AT_ONCE: tl.constexpr,
-    HEADS: tl.constexpr,
-    HEAD_DIM: tl.constexpr,
-):
+def _of(numbers, lanes, lane):
+    """One number out of a vector."""
+    return tl.sum(tl.where(lanes == lane, numbers, 0), 0)
+
+
+@triton.jit
+def _weighed(partial, partial_lse, part, stride, num_chunks, is_head, dims, HEADS: tl.constexpr, AT_ONCE: tl.constexpr):
     """Output and log2-sum of one token's heads from ``num_chunks`` parts; each weighs as much as its sum."""
     lanes = tl.arange(0, AT_ONCE)
     top = tl.full([HEADS], float("-inf"), tl.float32)
     total = tl.zeros([HEADS], tl.float32)
-    acc = tl.zeros([HEADS, HEAD_DIM], tl.float32)
+    acc = tl.zeros([HEADS, dims.shape[0]], tl.float32)
     for first in range(0, num_chunks, AT_ONCE):
         here = is_head[:, None] & (first + lanes < num_chunks)[None, :]
         at = part[:, None] + (first + lanes).to(tl.int64)[None, :] * stride
         sums = tl.load(partial_lse + at, mask=here, other=float("-inf"))
-        o = tl.load(partial + at[:, :, None] * HEAD_DIM + dims[None, None, :], mask=here[:, :, None], other=0.0)
+        o = tl.load(partial + at[:, :, None] * dims.shape[0] + dims, mask=here[:, :, None], other=0.0)
         new_top = tl.maximum(top, tl.max(sums, 1))
         # all parts empty so far: subtracting -inf would make NaN
         safe = tl.where(new_top == float("-inf"), 0.0, new_top)
@@ -56,47 +47,52 @@ def _merge_kernel(
     KV_HEADS: tl.constexpr, GROUP: tl.constexpr, HEAD_DIM: tl.constexpr, ROWS: tl.constexpr, WIDTH: tl.constexpr,
     HEADER: tl.constexpr, HEADS: tl.constexpr, AT_ONCE: tl.constexpr, WITH_LSE: tl.constexpr, OVERLAP: tl.constexpr,
 ):  # fmt: skip
+    # launched while the parts are still being made: what was there before that launch may be read already
+    num_parts = tl.load(plan + 2)
+    chunk = tl.load(plan + 1)
+    requests = tl.arange(0, WIDTH)
+    here = requests < num_requests
+    firsts = tl.load(indptr + requests, mask=here, other=0)
+    nexts = tl.load(indptr + 1 + requests, mask=here, other=0)
+    prefixes = tl.load(prefix_lens + requests, mask=here, other=0)
+    bases = tl.load(plan + HEADER + WIDTH + requests)
+    dims = tl.arange(0, HEAD_DIM)
+    blocks: tl.constexpr = (KV_HEADS * GROUP + HEADS - 1) // HEADS
+    work = tl.where(num_parts > 0, tl.max(nexts, 0) * blocks, 0)
     if OVERLAP:
-        # launched while the parts are still being made; nothing may be read before this
         tl.extra.cuda.gdc_wait()
-    if tl.load(plan + 2) > 0:
-        chunk = tl.load(plan + 1)
-        requests = tl.arange(0, WIDTH)
-        nexts = tl.load(indptr + 1 + requests, mask=requests < num_requests, other=2147483647)
-        dims = tl.arange(0, HEAD_DIM)
-        blocks: tl.constexpr = (KV_HEADS * GROUP + HEADS - 1) // HEADS
-        work = tl.load(indptr + num_requests) * blocks
-        for index in range(tl.program_id(0), work, grid):
-            token = index // blocks
-            request = tl.sum((nexts <= token).to(tl.int32), 0)
-            first = tl.load(indptr + request)
-            tokens = tl.load(indptr + request + 1) - first
-            num_chunks = tl.cdiv(tl.load(prefix_lens + request) + tokens, chunk)
-            if num_chunks > 1:
-                heads = (index % blocks) * HEADS + tl.arange(0, HEADS)
-                is_head = heads < KV_HEADS * GROUP
-                packed = (token - first) * GROUP + heads % GROUP
-                tiles = tl.cdiv(tokens * GROUP, ROWS)
-                base = tl.load(plan + HEADER + WIDTH + request)
-                part = (base + heads // GROUP * tiles + packed // ROWS).to(tl.int64) * ROWS + packed % ROWS
-                o, log2_sum = _merge_one(
-                    partial, partial_lse, part, tiles.to(tl.int64) * (KV_HEADS * ROWS), num_chunks, is_head, dims,
-                    AT_ONCE, HEADS, HEAD_DIM,
-                )  # fmt: skip
-                out_at = token.to(tl.int64) * out_token + heads.to(tl.int64) * out_head
-                tl.store(out + out_at[:, None] + dims, o, mask=is_head[:, None])
-                if WITH_LSE:
-                    at = token.to(tl.int64) * (KV_HEADS * GROUP) + heads
-                    tl.store(lse + at, log2_sum * 0.6931471805599453, mask=is_head)
+    for index in range(tl.program_id(0), work, grid):
+        token = index // blocks
+        request = tl.sum(((nexts <= token) & here).to(tl.int32), 0)
+        first = _of(firsts, requests, request)
+        tokens = _of(nexts, requests, request) - first
+        num_chunks = tl.cdiv(_of(prefixes, requests, request) + tokens, chunk)
+        if num_chunks > 1:
+            heads = (index % blocks) * HEADS + tl.arange(0, HEADS)
+            is_head = heads < KV_HEADS * GROUP
+            packed = (token - first) * GROUP + heads % GROUP
+            tiles = tl.cdiv(tokens * GROUP, ROWS)
+            item = _of(bases, requests, request) + heads // GROUP * tiles + packed // ROWS
+            o, log2_sum = _weighed(
+                partial, partial_lse, item.to(tl.int64) * ROWS + packed % ROWS, tiles.to(tl.int64) * (KV_HEADS * ROWS),
+                num_chunks, is_head, dims, HEADS, AT_ONCE,
+            )  # fmt: skip
+            out_at = token.to(tl.int64) * out_token + heads.to(tl.int64) * out_head
+            tl.store(out + out_at[:, None] + dims, o, mask=is_head[:, None])
+            if WITH_LSE:
+                at = token.to(tl.int64) * (KV_HEADS * GROUP) + heads
+                tl.store(lse + at, log2_sum * 0.6931471805599453, mask=is_head)
 
 
 def merge_parts(plan: RowPlan, rows: Rows, out: Tensor, lse: Tensor | None, *, overlap: bool) -> None:
     """Write ``out`` and ``lse`` of the requests whose keys were cut into several chunks."""
-    grid = min(processors(out.device) * PROGRAMS, plan.tokens * -(-plan.num_heads // HEADS))
+    # in the interpreter a program costs the same whatever it holds
+    heads = HEADS if out.is_cuda else 8
+    grid = min(processors(out.device) * PROGRAMS, plan.tokens * -(-plan.num_heads // heads))
     _merge_kernel[(grid,)](
         plan.partial, plan.partial_lse, plan.plan, rows.indptr, rows.prefix_lens, out, lse, rows.num_requests, grid,
         *out.stride()[:2],
         KV_HEADS=plan.kv_heads, GROUP=plan.group, HEAD_DIM=plan.head_dim, ROWS=plan.tile.rows, WIDTH=plan.width,
-        HEADER=HEADER, HEADS=HEADS, AT_ONCE=AT_ONCE, WITH_LSE=lse is not None, OVERLAP=overlap,
-        num_warps=4, **({"launch_pdl": True} if overlap else {}),
+        HEADER=HEADER, HEADS=heads, AT_ONCE=AT_ONCE, WITH_LSE=lse is not None, OVERLAP=overlap,
+        num_warps=WARPS, **({"launch_pdl": True} if overlap else {}),
     )  # fmt: skip

@@ -16,13 +16,13 @@ import triton.language as tl
 from recguide.kernels.layouts import Rows
 
 HEADER = 4
-"""Ints before the two lists of the plan: items, keys of a chunk, items whose results are parts."""
+"""Ints before the two lists of the plan: items, keys of a chunk, items that are parts, and one that is not used."""
 CANDIDATES = 128
 """Chunk lengths that are compared: the longest request's keys in 1, 2, ... pieces."""
-ITEM_COST = 96
-"""What beginning and ending an item costs, in keys that it could have read instead (H200, docs/kernels.md)."""
-MERGE_COST = 160
-"""What the merge of parts costs, likewise."""
+ITEM_COST, PART_COST = 32, 320
+"""What an item costs beside its keys, and a part on every program: in keys that a program could have read instead.
+
+Fitted to times of 60 shapes, each at up to 14 chunk lengths, on an H200 (docs/kernels.md)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,12 +41,8 @@ def tile_for(packed_rows: int, head_dim: int, dtype: torch.dtype) -> Tile:
     if dtype == torch.float32:
         return Tile(16 if packed_rows <= 16 else 32, 32, 4, 2, 1)
     if packed_rows <= 16:
-        return Tile(16, 64, 4, 3, 2)
-    if packed_rows <= 32:
-        return Tile(32, 64, 4, 3, 2)
-    if packed_rows <= 64:
-        return Tile(64, 64, 4, 3, 2)
-    return Tile(128, 64, 8, 3, 1)
+        return Tile(16, 128, 4, 2, 2)
+    return Tile(64, 64, 4, 3, 2) if packed_rows <= 64 else Tile(128, 64, 8, 3, 1)
 
 
 FIXED_TILE = Tile(64, 64, 4, 3, 2)
@@ -85,7 +81,7 @@ def plan_reference(tokens: Sequence[int], prefix_lens: Sequence[int], plan: "Row
 
     def cost(chunk: int) -> int:
         waves = -(-sum(items(chunk)) // plan.grid)
-        return waves * (chunk + ITEM_COST) + (MERGE_COST if max(keys) > chunk else 0)
+        return waves * (chunk + ITEM_COST) + sum(parts(chunk)) * PART_COST // plan.grid
 
     step = plan.tile.keys
     candidates = [max(1, -(-max(keys) // (pieces * step))) * step for pieces in range(1, CANDIDATES + 1)]
@@ -98,8 +94,8 @@ class RowPlan:
     """Buffers of one shape of forward: what is to be done, and parts of results until they are merged.
 
     ``requests`` and ``tokens`` are the most that a forward brings. ``chunk`` fixes the keys of a chunk, so that a
-    request's result does not depend on the others; it needs ``longest``, the most keys of a request, since parts must
-    find room. Otherwise the device chooses the chunk by the live lengths.
+    request's result does not depend on the others; it needs ``longest``, the most keys that page tables have room for,
+    since parts must find room too. Otherwise the device chooses the chunk by the live lengths.
     """
 
     def __init__(
@@ -116,11 +112,12 @@ class RowPlan:
     ) -> None:
         self.num_heads, self.kv_heads = heads
         self.group = self.num_heads // self.kv_heads
-        self.requests, self.tokens, self.head_dim, self.tile, self.chunk = requests, tokens, head_dim, tile, chunk
+        self.requests, self.tokens, self.head_dim, self.tile = requests, tokens, head_dim, tile
+        self.chunk, self.longest = chunk, longest
         self.grid = processors(device) * tile.programs
         self.parts = self._parts_of(longest) if chunk else 4 * self.grid
         self.width = triton.next_power_of_2(requests)
-        # [items, chunk, parts, unused, running totals of items ..., parts before each request ...]
+        # the header, running totals of items, parts before each request
         self.plan = torch.zeros(HEADER + 2 * self.width, dtype=torch.int32, device=device)
         self.partial = torch.empty(self.parts * tile.rows, head_dim, dtype=torch.float32, device=device)
         self.partial_lse = torch.empty(self.parts * tile.rows, dtype=torch.float32, device=device)
@@ -142,7 +139,8 @@ class RowPlan:
         _plan_kernel[(1,)](
             self.plan, rows.indptr, rows.prefix_lens, rows.num_requests, self.chunk, self.parts, self.grid,
             KV_HEADS=self.kv_heads, GROUP=self.group, ROWS=self.tile.rows, KEYS=self.tile.keys, WIDTH=self.width,
-            HEADER=HEADER, CANDIDATES=CANDIDATES, ITEM_COST=ITEM_COST, MERGE_COST=MERGE_COST, num_warps=8,
+            HEADER=HEADER, CANDIDATES=CANDIDATES, ITEM_COST=ITEM_COST,
+            PART_COST=PART_COST, num_warps=8,
         )  # fmt: skip
 
 
@@ -160,7 +158,7 @@ def _tiles_and_keys(indptr, prefix_lens, requests, num_requests, GROUP: tl.const
 def _best_chunk(
     indptr, prefix_lens, num_requests, longest, max_parts, grid,
     KV_HEADS: tl.constexpr, GROUP: tl.constexpr, ROWS: tl.constexpr, KEYS: tl.constexpr,
-    CANDIDATES: tl.constexpr, ITEM_COST: tl.constexpr, MERGE_COST: tl.constexpr,
+    CANDIDATES: tl.constexpr, ITEM_COST: tl.constexpr, PART_COST: tl.constexpr,
 ):  # fmt: skip
     """The chunk length after which the last program is done first, among those whose parts find room."""
     pieces = 1 + tl.arange(0, CANDIDATES)
@@ -173,7 +171,7 @@ def _best_chunk(
         found = tl.cdiv(keys[:, None], chunks[None, :]) * (tiles * KV_HEADS)[:, None]
         items += tl.sum(found, 0)
         parts += tl.sum(tl.where(keys[:, None] > chunks[None, :], found, 0), 0)
-    cost = tl.cdiv(items, grid) * (chunks + ITEM_COST) + tl.where(longest > chunks, MERGE_COST, 0)
+    cost = tl.cdiv(items, grid) * (chunks + ITEM_COST) + parts * PART_COST // grid
     best = tl.argmin(tl.where(parts > max_parts, 2147483647, cost), 0)
     return tl.sum(tl.where(pieces == best + 1, chunks, 0), 0)
 
@@ -182,7 +180,8 @@ def _best_chunk(
 def _plan_kernel(
     plan, indptr, prefix_lens, num_requests, fixed, max_parts, grid,
     KV_HEADS: tl.constexpr, GROUP: tl.constexpr, ROWS: tl.constexpr, KEYS: tl.constexpr, WIDTH: tl.constexpr,
-    HEADER: tl.constexpr, CANDIDATES: tl.constexpr, ITEM_COST: tl.constexpr, MERGE_COST: tl.constexpr,
+    HEADER: tl.constexpr, CANDIDATES: tl.constexpr,
+    ITEM_COST: tl.constexpr, PART_COST: tl.constexpr,
 ):  # fmt: skip
     requests = tl.arange(0, WIDTH)
     tiles, keys = _tiles_and_keys(indptr, prefix_lens, requests, num_requests, GROUP, ROWS)
@@ -191,7 +190,7 @@ def _plan_kernel(
     if fixed == 0:
         chunk = _best_chunk(
             indptr, prefix_lens, num_requests, longest, max_parts, grid,
-            KV_HEADS, GROUP, ROWS, KEYS, CANDIDATES, ITEM_COST, MERGE_COST,
+            KV_HEADS, GROUP, ROWS, KEYS, CANDIDATES, ITEM_COST, PART_COST,
         )  # fmt: skip
     items = tiles * KV_HEADS * tl.cdiv(keys, chunk)
     parts = tl.where(keys > chunk, items, 0)

@@ -58,9 +58,8 @@ class Case:
     def plan(self, tile: Tile = SMALL, chunk: int = 0) -> RowPlan:
         """A plan for this case whose buffers hold rubbish, updated."""
         heads = (self.kv_heads * self.group, self.kv_heads)
-        made = RowPlan(
-            len(self.tails), len(self.q), heads, self.dim, self.device, tile, chunk=chunk, longest=max(self.lengths)
-        )
+        longest = self.rows.page_table.shape[1] * self.page
+        made = RowPlan(len(self.tails), len(self.q), heads, self.dim, self.device, tile, chunk=chunk, longest=longest)
         poison(made)
         made.update(self.rows)
         return made

@@ -20,13 +20,12 @@ def test_every_row_kind_behind_every_prefix_is_as_the_reference(shift, device):
     group, page, (chunk, tile) = SETTINGS[shift]
     prefixes = (0, 1, 15, 16, 17, 63, 64, 65) if chunk == 64 else (511, 512, 513)
     # over all settings every kind meets every prefix
-    pairs = [(ROWS[(i + j + shift) % 5], prefix) for i, prefix in enumerate(prefixes) for j in (0, 2)]
+    pairs = [(ROWS[(i + shift) % 5], prefix) for i, prefix in enumerate(prefixes)]
     case = Case([tail for tail, _ in pairs], [p for _, p in pairs], group=group, page=page, device=device)
     assert_right(case, *case.attend(tile, chunk))
 
 
-@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
-@pytest.mark.parametrize("dim", [64, 128])
+@pytest.mark.parametrize(("dtype", "dim"), [(torch.float16, 64), (torch.bfloat16, 128)])
 def test_half_precision_is_as_the_reference_within_its_rounding(dtype, dim, device):
     tails = [rows(4, [2, 3, 4]), EMPTY, causal(1), draft(8)]
     case = Case(tails, [50, 10, 33, 31], kv_heads=2, dim=dim, dtype=dtype, device=device)
@@ -85,7 +84,7 @@ def test_branches_that_share_the_trunk_are_as_those_with_a_copy_of_it(device):
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float16])
 def test_with_a_fixed_chunk_a_result_does_not_depend_on_the_batch(dtype, device):
     tails = [causal(5), rows(4, [2, 3, 4]), causal(1), EMPTY, draft(4), causal(9)]
-    case = Case(tails, [130, 64, 63, 7, 1, 200], dtype=dtype, device=device)
+    case = Case(tails, [70, 64, 63, 7, 1, 100], group=2, dtype=dtype, device=device)
     together = case.attend(FIXED_TILE, 64)
     for request in (0, 1, 2, 4, 5):
         alone = only(case, request).attend(FIXED_TILE, 64)
@@ -94,10 +93,10 @@ def test_with_a_fixed_chunk_a_result_does_not_depend_on_the_batch(dtype, device)
 
 
 def test_with_a_fixed_chunk_a_causal_token_does_not_depend_on_those_behind_it(device):
-    many = Case([causal(33)], [100], device=device)
+    many = Case([causal(17)], [100], group=2, device=device)
     out, lse = many.attend(FIXED_TILE, 64)
     for count in (1, 9):
-        few = Case([causal(count)], [100], device=device)
+        few = Case([causal(count)], [100], group=2, device=device)
         few.q, few.keys, few.values = many.q[:count], many.keys, many.values
         few.rows.page_table.copy_(many.rows.page_table[:, : few.rows.page_table.shape[1]])
         found, found_lse = few.attend(FIXED_TILE, 64)

@@ -10,6 +10,7 @@ from recguide.kernels.layouts import Rows
 from recguide.kernels.row_plan import HEADER, RowPlan, Tile, plan_reference
 
 CPU = torch.device("cpu")
+DEVICE = torch.device("cuda" if torch.cuda.is_available() else "cpu")
 REQUESTS = st.lists(st.tuples(st.integers(0, 40), st.integers(0, 3000)), min_size=1, max_size=12)
 
 
@@ -18,9 +19,12 @@ def planned(plan, requests):
     ends = [0]
     for tokens, _ in requests:
         ends.append(ends[-1] + tokens)
-    ints = [torch.tensor(numbers, dtype=torch.int32) for numbers in (ends, [p for _, p in requests], [0] * ends[-1])]
+    ints = [
+        torch.tensor(numbers, dtype=torch.int32, device=DEVICE)
+        for numbers in (ends, [p for _, p in requests], [0] * ends[-1])
+    ]
     poison(plan)
-    plan.update(Rows(ints[0], ints[1], torch.zeros(len(requests), 1, dtype=torch.int32), ints[2]))
+    plan.update(Rows(ints[0], ints[1], torch.zeros(len(requests), 1, dtype=torch.int32, device=DEVICE), ints[2]))
     return plan.plan.tolist()
 
 
@@ -29,7 +33,7 @@ def planned(plan, requests):
 @example(requests=[(0, 50)], chunk=0)
 @settings(max_examples=15)
 def test_the_device_plans_what_the_reference_plans(requests, chunk):
-    plan = RowPlan(12, 500, (8, 2), 64, CPU, SMALL, chunk=chunk, longest=3040)
+    plan = RowPlan(12, 500, (8, 2), 64, DEVICE, SMALL, chunk=chunk, longest=3040)
     found = planned(plan, requests)
     expected = plan_reference([t for t, _ in requests], [p for _, p in requests], plan)
     count, second = len(requests), HEADER + plan.width
@@ -42,7 +46,7 @@ def test_the_device_plans_what_the_reference_plans(requests, chunk):
 @settings(max_examples=15)
 def test_parts_always_find_room(requests):
     for chunk in (0, 64):
-        plan = RowPlan(12, 500, (8, 2), 64, CPU, SMALL, chunk=chunk, longest=3040)
+        plan = RowPlan(12, 500, (8, 2), 64, DEVICE, SMALL, chunk=chunk, longest=3040)
         assert planned(plan, requests)[2] <= plan.parts
 
 
