@@ -70,17 +70,31 @@ def logit_statistics_reference(logits: Tensor, barred: Tensor) -> LogitStatistic
 
 
 @triton.jit
-def _tile(row, barred, tile, vocab, NUM_BARRED: tl.constexpr, DEPTH: tl.constexpr, LANES: tl.constexpr):
+def _tile(
+    row, barred, tile, lead, vocab,
+    NUM_BARRED: tl.constexpr, DEPTH: tl.constexpr, LANES: tl.constexpr, EVEN: tl.constexpr,
+):  # fmt: skip
     """The columns of a tile, and its logits with MASK, EOS tokens and what lies outside at -inf."""
     lane = tl.arange(0, DEPTH)[:, None] * LANES + tl.arange(0, LANES)[None, :]
     cols = (tile * (DEPTH * LANES) + lane[:, :, None]) * _VECTOR + tl.arange(0, _VECTOR)[None, None, :]
-    x = tl.load(row + cols, mask=cols < vocab, other=float("-inf")).to(tl.float32)
-    for i in tl.static_range(NUM_BARRED):
-        token = tl.load(barred + i).to(tl.int32)
-        # a compare a logit costs more than reading it, so only the one tile that holds the token is searched
-        if token // (DEPTH * LANES * _VECTOR) == tile:
-            x = tl.where(cols == token, float("-inf"), x)
+    if EVEN:
+        x = tl.load(row + cols).to(tl.float32)
+    else:
+        x = tl.load(row + cols, mask=cols < vocab, other=float("-inf")).to(tl.float32)
+    # a compare a logit costs more than reading it
+    if tile < lead:
+        for i in tl.static_range(NUM_BARRED):
+            x = tl.where(cols == tl.load(barred + i).to(tl.int32), float("-inf"), x)
     return cols, x
+
+
+@triton.jit
+def _leading_tiles(barred, NUM_BARRED: tl.constexpr, TILE: tl.constexpr):
+    """How many tiles from the first on may hold a barred token: they are few where such tokens come first."""
+    lead = tl.load(barred).to(tl.int32) // TILE + 1
+    for i in tl.static_range(1, NUM_BARRED):
+        lead = tl.maximum(lead, tl.load(barred + i).to(tl.int32) // TILE + 1)
+    return lead
 
 
 @triton.jit
@@ -99,8 +113,9 @@ def _rescaled(z, s, top, new_base):
 
 @triton.jit
 def _read_part(
-    row, barred, first_tile, vocab,
-    NUM_BARRED: tl.constexpr, DEPTH: tl.constexpr, LANES: tl.constexpr, TILES: tl.constexpr,
+    row, barred, first_tile, lead, vocab,
+    NUM_BARRED: tl.constexpr, DEPTH: tl.constexpr, LANES: tl.constexpr, TILES: tl.constexpr, EVEN: tl.constexpr,
+    STAGES: tl.constexpr,
 ):  # fmt: skip
     """Of each lane: the two tiles in which it has its largest logits, those logits, and its sums."""
     top = tl.full([LANES], float("-inf"), tl.float32)
@@ -109,9 +124,9 @@ def _read_part(
     runner_up_tile = tl.full([LANES], 0, tl.int32)
     z = tl.zeros([LANES], tl.float32)
     s = tl.zeros([LANES], tl.float32)
-    for i in range(TILES):
+    for i in tl.range(TILES, num_stages=STAGES):
         tile = first_tile + i
-        _, x = _tile(row, barred, tile, vocab, NUM_BARRED, DEPTH, LANES)
+        _, x = _tile(row, barred, tile, lead, vocab, NUM_BARRED, DEPTH, LANES, EVEN)
         largest = tl.max(tl.max(x, 2), 0)
         # of equals, the older stays first
         better = largest > top
@@ -139,24 +154,43 @@ def _first_of(cols, x, value, skip):
 
 @triton.jit
 def _two_best(
-    tops, tiles, runners_up, runner_up_tiles, row, barred, vocab,
-    NUM_BARRED: tl.constexpr, DEPTH: tl.constexpr, LANES: tl.constexpr,
+    tops, tiles, runners_up, runner_up_tiles, row, barred, lead, vocab,
+    NUM_BARRED: tl.constexpr, DEPTH: tl.constexpr, LANES: tl.constexpr, EVEN: tl.constexpr,
 ):  # fmt: skip
     """The two largest logits of a part and their columns, looked up in the tiles that the lanes name."""
     top = tl.max(tops, 0)
     tile = tl.min(tl.where(tops == top, tiles, NOWHERE), 0)
-    cols, x = _tile(row, barred, tile, vocab, NUM_BARRED, DEPTH, LANES)
+    cols, x = _tile(row, barred, tile, lead, vocab, NUM_BARRED, DEPTH, LANES, EVEN)
     at = _first_of(cols, x, top, -1)
     # the second is in the same tile, or the best that another tile has; in the lane of the first that is its second
     near = tl.max(tl.where(cols == at, float("-inf"), x))
     mine = tl.arange(0, LANES) == at // _VECTOR % LANES
     others = tl.where(mine, runners_up, tops)
-    runner_up = tl.maximum(near, tl.max(others, 0))
-    near_at = _first_of(cols, x, runner_up, at)
-    other_tiles = tl.where(mine, runner_up_tiles, tiles)
-    tile = tl.min(tl.where(others == tl.max(others, 0), other_tiles, NOWHERE), 0)
-    cols, x = _tile(row, barred, tile, vocab, NUM_BARRED, DEPTH, LANES)
-    return top, at, runner_up, tl.minimum(near_at, _first_of(cols, x, runner_up, at))
+    far = tl.max(others, 0)
+    tile = tl.min(tl.where(others == far, tl.where(mine, runner_up_tiles, tiles), NOWHERE), 0)
+    far_cols, far_x = _tile(row, barred, tile, lead, vocab, NUM_BARRED, DEPTH, LANES, EVEN)
+    runner_up = tl.maximum(near, far)
+    near_at, far_at = _first_of(cols, x, runner_up, at), _first_of(far_cols, far_x, runner_up, at)
+    return top, at, runner_up, tl.minimum(near_at, far_at)
+
+
+@triton.jit
+def _one_tile(
+    row, barred, tile, lead, vocab,
+    NUM_BARRED: tl.constexpr, DEPTH: tl.constexpr, LANES: tl.constexpr, EVEN: tl.constexpr,
+):  # fmt: skip
+    """The two largest logits of a part that is a single tile, their columns and its sums."""
+    cols, x = _tile(row, barred, tile, lead, vocab, NUM_BARRED, DEPTH, LANES, EVEN)
+    cols, x = tl.reshape(cols, [DEPTH * LANES * _VECTOR]), tl.reshape(x, [DEPTH * LANES * _VECTOR])
+    top, where = tl.max(x, 0, return_indices=True)
+    first = tile * (DEPTH * LANES * _VECTOR)
+    at = tl.where(top == float("-inf"), NOWHERE, first + where)
+    base = _base(top)
+    y = x * LOG2E - base
+    e = tl.exp2(y)
+    z, s = tl.sum(e, 0), tl.sum(e * tl.maximum(y, -150.0), 0)
+    runner_up, where = tl.max(tl.where(cols == at, float("-inf"), x), 0, return_indices=True)
+    return top, at, runner_up, tl.where(runner_up == float("-inf"), NOWHERE, first + where), z, s
 
 
 @triton.jit
@@ -206,19 +240,25 @@ def _report(
 def _statistics_kernel(
     logits, barred, part_numbers, part_places, tickets, ids, numbers, row_stride, vocab, rows,
     NUM_BARRED: tl.constexpr, DEPTH: tl.constexpr, LANES: tl.constexpr, TILES: tl.constexpr,
-    PARTS: tl.constexpr, ALL_PARTS: tl.constexpr,
+    PARTS: tl.constexpr, ALL_PARTS: tl.constexpr, EVEN: tl.constexpr, STAGES: tl.constexpr,
 ):  # fmt: skip
     row_index = tl.program_id(0) // PARTS
     part = tl.program_id(0) % PARTS
     row = logits + row_index.to(tl.int64) * row_stride
-    tops, tiles, runners_up, runner_up_tiles, zs, ss = _read_part(
-        row, barred, part * TILES, vocab, NUM_BARRED, DEPTH, LANES, TILES
-    )
-    top, at, runner_up, runner_up_at = _two_best(
-        tops, tiles, runners_up, runner_up_tiles, row, barred, vocab, NUM_BARRED, DEPTH, LANES
-    )
-    zs, ss = _rescaled(zs, ss, tops, _base(top))
-    z, s = tl.sum(zs, 0), tl.sum(ss, 0)
+    lead = _leading_tiles(barred, NUM_BARRED, DEPTH * LANES * _VECTOR)
+    if TILES == 1:
+        top, at, runner_up, runner_up_at, z, s = _one_tile(
+            row, barred, part, lead, vocab, NUM_BARRED, DEPTH, LANES, EVEN
+        )
+    else:
+        tops, tiles, runners_up, runner_up_tiles, zs, ss = _read_part(
+            row, barred, part * TILES, lead, vocab, NUM_BARRED, DEPTH, LANES, TILES, EVEN, STAGES
+        )
+        top, at, runner_up, runner_up_at = _two_best(
+            tops, tiles, runners_up, runner_up_tiles, row, barred, lead, vocab, NUM_BARRED, DEPTH, LANES, EVEN
+        )
+        zs, ss = _rescaled(zs, ss, tops, _base(top))
+        z, s = tl.sum(zs, 0), tl.sum(ss, 0)
     if PARTS == 1:
         _report(row_index, row, barred, top, at, runner_up, runner_up_at, z, s, ids, numbers, rows, NUM_BARRED)
     else:
@@ -252,13 +292,13 @@ def _merged(part_numbers, part_places, row_index, plane, PARTS: tl.constexpr, AL
     ss = tl.load(part_numbers + 3 * plane + place, mask=inside, other=0.0, cache_modifier=".cg")
     places = tl.load(part_places + place, mask=inside, other=NOWHERE, cache_modifier=".cg")
     runner_up_places = tl.load(part_places + plane + place, mask=inside, other=NOWHERE, cache_modifier=".cg")
-    top = tl.max(tops, 0)
-    at = tl.min(tl.where(tops == top, places, NOWHERE), 0)
-    mine = places == at
-    others = tl.where(mine, runners_up, tops)
-    runner_up = tl.max(others, 0)
-    other_places = tl.where(mine, runner_up_places, places)
-    runner_up_at = tl.min(tl.where(others == runner_up, other_places, NOWHERE), 0)
+    # parts lie in the order of their columns: the first of equals is the lowest
+    top, first = tl.max(tops, 0, return_indices=True)
+    mine = part == first
+    others, other_places = tl.where(mine, runners_up, tops), tl.where(mine, runner_up_places, places)
+    runner_up, second = tl.max(others, 0, return_indices=True)
+    at = tl.min(tl.where(mine, places, NOWHERE), 0)
+    runner_up_at = tl.min(tl.where(part == second, other_places, NOWHERE), 0)
     zs, ss = _rescaled(zs, ss, tops, _base(top))
     return top, at, runner_up, runner_up_at, tl.sum(zs, 0), tl.sum(ss, 0)
 
@@ -281,6 +321,8 @@ def logit_statistics(
         _statistics_kernel[(rows * tiling.parts,)](
             logits, barred, *scratch, ids, numbers, logits.stride(0), vocab, rows,
             NUM_BARRED=len(barred), DEPTH=tiling.depth, LANES=tiling.lanes, TILES=tiling.tiles,
-            PARTS=tiling.parts, ALL_PARTS=triton.next_power_of_2(tiling.parts), num_warps=tiling.warps,
+            PARTS=tiling.parts, ALL_PARTS=triton.next_power_of_2(tiling.parts),
+            EVEN=vocab == tiling.depth * tiling.lanes * VECTOR * tiling.tiles * tiling.parts,
+            STAGES=tiling.stages, num_warps=tiling.warps,
         )  # fmt: skip
     return LogitStatistics(*ids, *numbers)

@@ -18,6 +18,7 @@ class Tiling(NamedTuple):
     tiles: int
     parts: int
     warps: int = 4
+    stages: int = 3
 
 
 class Scratch(NamedTuple):

@@ -21,7 +21,7 @@ BEHIND = ("_statistics_kernel", "_advance_kernel")
 
 def idle_of(runner: DeviceRounds, toy: bool) -> dict[str, Any]:
     """Idle time around the kernels behind each forward, and the time of a forward, without and with a profiler."""
-    launches = 2 if toy else 12
+    launches = 2 if toy else 6
     # two launches to capture and warm up
     for _ in range(2):
         runner.launch(64 + runner.most_tokens * launches * 3)

@@ -4,6 +4,8 @@ PART is check, statistics, tune, fused or rounds. Every result is a row of the f
 finds no time within SECONDS is said. TOY=1 is small enough for a CPU, where kernels are interpreted.
 """
 
+import csv
+import math
 import os
 import sys
 import time
@@ -86,18 +88,32 @@ def timed_statistics() -> Iterator[Row]:
 
 def _statistics(rows: int, vocab: int, dtype: torch.dtype, copy: float) -> Iterator[Row]:
     logits, barred = logits_of(rows, vocab, dtype), barred_ids(100, (11,), DEVICE)
-    scratch = scratch_for(rows, vocab, DEVICE)
-    found, wanted = logit_statistics(logits, barred, scratch), logit_statistics_reference(logits, barred)
+    tiling = best_tiling(rows) if vocab == 131072 and dtype == torch.bfloat16 else None
+    scratch = scratch_for(rows, vocab, DEVICE, tiling)
+    found, wanted = logit_statistics(logits, barred, scratch, tiling), logit_statistics_reference(logits, barred)
     right = all(torch.equal(a, b) for a, b in zip(found[:3], wanted[:3], strict=True))
     off = max(float((a - b).abs().max()) for a, b in zip(found[3:], wanted[3:], strict=True))
     shape = {"rows": rows, "vocab": vocab, "dtype": str(dtype)[6:], "ids_right": right, "largest_error": off}
+    shape |= (tiling or tiling_for(rows, vocab))._asdict()
     ways: dict[str, Callable[[], object]] = {
-        "one read": lambda: logit_statistics(logits, barred, scratch),
+        "one read": lambda: logit_statistics(logits, barred, scratch, tiling),
         "argmax": lambda: logits.argmax(-1),
         "softmax + topk + entropy": lambda: torch_statistics(logits),
     }
     for name, run in ways.items():
         yield shape | {"way": name} | against(logits.nbytes / copy, *seconds(run, EFFORT, DEVICE))
+
+
+def best_tiling(rows: int) -> Tiling | None:
+    """The fastest of $TUNED, a file of part tune, for about so many rows; the usual one where there is no file."""
+    path = os.environ.get("TUNED", "")
+    if not Path(path).is_file():
+        return None
+    lines = [line for line in Path(path).read_text(encoding="utf-8").splitlines() if not line.startswith("#")]
+    known = list(csv.DictReader(lines))
+    nearest = min({int(row["rows"]) for row in known}, key=lambda tuned: abs(math.log(tuned / rows)))
+    best = min((row for row in known if int(row["rows"]) == nearest), key=lambda row: float(row["us"]))
+    return Tiling(*(int(best[field]) for field in Tiling._fields))
 
 
 def against(floor: float, median: float, spread: float) -> Row:
@@ -112,24 +128,55 @@ def against(floor: float, median: float, spread: float) -> Row:
 
 
 def tuned() -> Iterator[Row]:
-    """The same for many tilings."""
-    copy = ceilings(DEVICE).copy_bytes_s
+    """The same for many tilings. SHARE=i/n: the i-th n-th of them is compiled, and nothing is timed."""
+    share, shares = map(int, os.environ.get("SHARE", "0/0").split("/"))
+    copy = 1.0 if shares else ceilings(DEVICE).copy_bytes_s
+    index = 0
     for rows in (1024, 16, 1, 64, 4096):
         logits, barred = logits_of(rows, 131072, torch.bfloat16), barred_ids(100, (11,), DEVICE)
         for tiling in tilings(rows, 131072):
+            index += 1
+            if shares and index % shares != share:
+                continue
             scratch = scratch_for(rows, 131072, DEVICE, tiling)
             run = partial(logit_statistics, logits, barred, scratch, tiling)
-            told = against(logits.nbytes / copy, *seconds(run, Effort(6, 3), DEVICE))
+            told: Row = {"us": 0.0}
+            if shares:
+                run()
+            else:
+                told = against(logits.nbytes / copy, *seconds(run, Effort(8, 5), DEVICE))
             yield {"rows": rows} | tiling._asdict() | told | {"now": tiling == tiling_for(rows, 131072)}
 
 
 def tilings(rows: int, vocab: int) -> Iterator[Tiling]:
     """A few of each kind, since each is a kernel to be compiled."""
-    wanted = (1, 2, 4) if rows >= 1000 else (-(-400 // rows), -(-1000 // rows), -(-2000 // rows))
-    for warps, depth in ((4, 2), (4, 4), (4, 1), (8, 2)):
+    many = [
+        (1, 2, 3),
+        (1, 4, 3),
+        (1, 4, 1),
+        (1, 8, 3),
+        (2, 2, 3),
+        (2, 4, 3),
+        (4, 1, 3),
+        (4, 2, 3),
+        (4, 4, 3),
+        (4, 1, 1),
+    ]
+    some = [(1, 4, 3), (1, 8, 3), (2, 2, 3), (4, 1, 3), (4, 2, 3)]
+    few = [(4, 1, 1), (4, 2, 1), (8, 1, 1), (8, 2, 1), (1, 4, 1), (2, 4, 1), (4, 4, 1)]
+    kinds, parts = {
+        1024: (many, (2, 4)),
+        4096: (many, (1, 2)),
+        64: ([*some, *few], (8, 16, 32)),
+        16: ([*few, (4, 2, 3)], (32, 64, 128)),
+        1: (few, (32, 64, 128)),
+    }[rows]
+    for warps, depth, stages in kinds:
         all_tiles = vocab // (depth * warps * 256)
-        for tiles in sorted({max(1, all_tiles // parts) for parts in wanted}):
-            yield Tiling(depth, warps * 32, tiles, -(-all_tiles // tiles), warps)
+        for tiles in sorted({max(1, all_tiles // count) for count in parts}):
+            # several tiles are read ahead, or there is one
+            if (tiles == 1) == (stages == 1) or rows >= 1000:
+                yield Tiling(depth, warps * 32, tiles, -(-all_tiles // tiles), warps, stages)
 
 
 def libraries() -> dict[str, Callable[[Tensor, Tensor, Tensor], object]]:
@@ -188,14 +235,14 @@ def _measured(run: Callable[[], object]) -> Row:
 def timed_rounds() -> Iterator[Row]:
     config = SMALL if TOY else SMOLLM2
     decoder = random_decoder(config, DEVICE, DTYPE, 0)
-    prompt = torch.arange(20, 84).tolist()
-    for name, overlap in (("plain", PLAIN), ("overlap", Overlap(16))):
-        for requests in (1, 8):
+    prompt = (torch.arange(64) % 8 + 4).tolist()
+    for requests in (1, 8):
+        for name, overlap in (("plain", PLAIN), ("overlap", Overlap(16))):
             for fused, rows in ((True, True), (True, False), (False, False)):
                 if TOY and (fused or rows or requests > 1):
                     continue
                 runner = DeviceRounds(
-                    decoder, requests, 1900, round_rules(decoder, overlap, 8192, ()), forwards=4, fused=fused, rows=rows
+                    decoder, requests, 1900, round_rules(decoder, overlap, 8192, ()), forwards=8, fused=fused, rows=rows
                 )
                 runner.begin([prompt] * requests, 100 if TOY else 1800)
                 yield {"rounds": name, "requests": requests, "fused": fused, "rows": rows} | idle_of(runner, TOY)

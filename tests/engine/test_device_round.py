@@ -8,10 +8,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tiny import TINY, recorded, tiny_model
 
+from recguide.engine.candidates import candidates, entropies
 from recguide.engine.decode import autoregressive, linear_self_speculation
 from recguide.engine.device_reports import Outputs, Report
 from recguide.engine.device_round import DeviceRounds, device_self_speculation, round_rules
 from recguide.kernels import round_state as rs
+from recguide.kernels.logit_statistics import barred_ids, logit_statistics_reference
 from recguide.sim.overlap import NO_DRAFT, SEEDED, Overlap, overlap_tables
 from recguide.sim.rounds import rounds_of
 
@@ -130,6 +132,21 @@ def test_lockstep_launches_whole_rounds():
     rules = round_rules(decoder, Overlap(4, **PLAIN), 96, (2, 4))
     with pytest.raises(ValueError, match="forwards is 3; allowed: even"):
         DeviceRounds(decoder, 1, 40, rules, forwards=3)
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_the_reference_finds_what_recorded_traces_are_made_of(seed):
+    decoder = tiny_model(seed, 0).decoder
+    hidden = torch.randn(50, decoder.config.hidden_size)
+    barred = barred_ids(decoder.config.mask_id, decoder.config.eos_ids, "cpu")
+    found = logit_statistics_reference(decoder.logits(hidden), barred)
+    wanted = candidates(decoder, hidden)
+    assert torch.equal(found.first, wanted.first)
+    assert torch.equal(found.second, wanted.second)
+    assert torch.equal(found.second_no_eos, wanted.second_no_eos)
+    torch.testing.assert_close(found.p1, wanted.p1, rtol=1e-5, atol=1e-6)
+    torch.testing.assert_close(found.margin, wanted.p1 - wanted.p2, rtol=1e-5, atol=1e-6)
+    torch.testing.assert_close(found.entropy, entropies(decoder, hidden), rtol=1e-5, atol=1e-6)
 
 
 @pytest.mark.gpu
