@@ -30,6 +30,18 @@ def recommend(
     attainment: Annotated[float, typer.Option(min=0.0, max=1.0, help="Share of requests that must keep them.")] = 0.9,
     trace: Annotated[list[str] | None, typer.Option(help="With --profile: sweep into RESULTS first.")] = None,
     profile: Annotated[str | None, typer.Option(help="With --trace: sweep into RESULTS first.")] = None,
+    policy: Annotated[
+        list[str] | None, typer.Option(help="Of that sweep, as for `recguide sweep`. May be repeated.")
+    ] = None,
+    max_concurrency: Annotated[
+        list[str] | None,
+        typer.Option("--max-concurrency", "--concurrency", help="Of that sweep: requests in flight, with commas."),
+    ] = None,
+    request_rate: Annotated[list[str] | None, typer.Option(help="Of that sweep: requests per second.")] = None,
+    num_prompts: Annotated[
+        int | None, typer.Option("--num-prompts", "--num-requests", min=1, help="Of that sweep; default: all.")
+    ] = None,
+    cross_model: Annotated[bool, typer.Option("--cross-model", help="Of that sweep: allow two models.")] = False,
     output_dir: Annotated[
         Path | None,
         typer.Option(
@@ -52,10 +64,11 @@ def recommend(
     from recguide.traces.files import replacing
 
     levels = _named(parse_goodput, slo or [])
-    if (trace is None) != (profile is None):
-        raise InputError("trace, profile: found one of them, allowed: both, or none")
+    options: dict[str, Any] = {"policy": policy, "max-concurrency": max_concurrency, "request-rate": request_rate}
+    options |= {"num-prompts": num_prompts, "cross-model": cross_model}
+    _check_together(trace, profile, options)
     if trace and profile:
-        _sweep(trace, profile, results)
+        _sweep(trace, profile, results, options)
     document = read_sweep(results)
     found = verdicts(results, document["points"], levels)
     best = best_of(found, attainment)
@@ -92,16 +105,27 @@ def _named(parse: Any, slo: Sequence[str]) -> dict[str, float]:  # noqa: ANN401 
     return levels
 
 
-def _sweep(trace: Sequence[str], profile: str, folder: Path) -> None:
-    """Run `recguide sweep` with its usual policies; its table goes where words go."""
+def _check_together(trace: Sequence[str] | None, profile: str | None, options: Mapping[str, Any]) -> None:
+    if (trace is None) != (profile is None):
+        raise InputError("trace, profile: found one of them, allowed: both, or none")
+    given = [name for name, value in options.items() if value]
+    if given and trace is None:
+        raise InputError(f"{given[0]}: found without trace and profile, whose sweep it is about")
+
+
+def _sweep(trace: Sequence[str], profile: str, folder: Path, options: Mapping[str, Any]) -> None:
+    """Run `recguide sweep`; its table goes where words go."""
     import sys
     from contextlib import redirect_stdout
 
     from recguide.sim.cli import app
 
-    traces = [part for name in trace for part in ("--trace", name)]
+    words = [word for name in trace for word in ("--trace", name)]
+    for name, value in options.items():
+        given = value if isinstance(value, list) else [value] if value else []
+        words += [word for each in given for word in ([f"--{name}"] if each is True else [f"--{name}", str(each)])]
     with redirect_stdout(sys.stderr):
-        app(["sweep", *traces, "--profile", profile, "--output-dir", str(folder)], standalone_mode=False)
+        app(["sweep", *words, "--profile", profile, "--output-dir", str(folder)], standalone_mode=False)
 
 
 def _said(levels: Mapping[str, float]) -> str:
@@ -118,6 +142,7 @@ def _recommended(best: "Verdict") -> dict[str, Any]:
     return {
         "policy": best.policy,
         "max_concurrency": best.concurrency,
+        "request_rate": best.level.rate or None,
         "block_sizes": sorted(size for size in sizes if size > 1),
         "output_throughput": best.tokens_per_s,
         "request_goodput": best.goodput,
@@ -146,7 +171,8 @@ def _print(
     sizes = _recommended(best)["block_sizes"]
     grid = f", blocks {', '.join(map(str, sizes))}" if sizes else ""
     flight = f" at {best.concurrency} in flight" if best.concurrency else ""
-    console.print(f"best: {best.policy}{flight}{grid}", highlight=False)
+    rate = f" at {best.level.rate:g} requests/s" if best.level.rate else ""
+    console.print(f"best: {best.policy}{flight}{rate}{grid}", highlight=False)
     ranges = "; ".join(
         f"{tier.low}-{tier.high}: {f'B = {tier.block_size}' if tier.block_size > 1 else 'AR'}" for tier in tiers
     )
@@ -161,7 +187,7 @@ def _table(found: Sequence["Verdict"], best: "Verdict", attainment: float) -> "T
 
     table = Table()
     table.add_column("policy", no_wrap=True)
-    for heading in ("C", "tokens/s", "kept %", "good req/s"):
+    for heading in ("load", "tokens/s", "kept %", "good req/s"):
         table.add_column(heading, justify="right", no_wrap=True)
     for name in dict.fromkeys(verdict.policy for verdict in found if verdict.deployable):
         mine = [verdict for verdict in found if verdict.policy == name]
@@ -169,5 +195,5 @@ def _table(found: Sequence["Verdict"], best: "Verdict", attainment: float) -> "T
         shown = kept or closest_of(mine)
         style = "bold" if shown is best else "dim" if kept is None else ""
         cells = (f"{shown.tokens_per_s:,.0f}", f"{100 * shown.attainment:.1f}", f"{shown.goodput:,.2f}")
-        table.add_row(name, str(shown.concurrency or "-"), *cells, style=style)
+        table.add_row(name, str(shown.level), *cells, style=style)
     return table

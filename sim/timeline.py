@@ -7,25 +7,33 @@ import json
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
+from recguide.sim.costs import CostModel
 from recguide.sim.log import PREFILL_STEP, Replay
 from recguide.sim.rounds import AR
+from recguide.sim.waterfall import parts_of
 
 Event = dict[str, Any]
 GPUS, BUCKETS, REQUESTS = 1, 2, 3
 """Process numbers: Perfetto shows each as a group of tracks."""
-COLORS = {PREFILL_STEP: "thread_state_iowait", AR: "grey"}
+FORWARDS, HOST = 1, 2
+"""Tracks of the GPU beside that of its steps."""
 
 
-def timeline(run: Replay, names: Sequence[str], about: Mapping[str, Any]) -> str:
-    """The run as JSON, a track for each GPU, bucket and request; ``names`` are those of the recorded requests."""
-    events = [*_names(run, names), *_steps(run), *_queues(run), *_emissions(run), *_counters(run)]
+def timeline(run: Replay, names: Sequence[str], about: Mapping[str, Any], costs: CostModel) -> str:
+    """The run as JSON, a track for each GPU, bucket and request; ``names`` are those of the recorded requests.
+
+    ``costs`` are those of the run, by which its steps fall into forwards and the host's time.
+    """
+    events = [*_names(run, names), *_steps(run), *_forwards(run, costs), *_queues(run), *_emissions(run)]
+    events += _counters(run)
     whole = {"displayTimeUnit": "ms", "otherData": dict(about), "traceEvents": events}
     return json.dumps(whole, allow_nan=False, separators=(",", ":")) + "\n"
 
 
 def _names(run: Replay, names: Sequence[str]) -> Iterator[Event]:
     yield from (_meta("process_name", pid, 0, name) for pid, name in ((1, "GPUs"), (2, "buckets"), (3, "requests")))
-    yield _meta("thread_name", GPUS, 0, "GPU 0")
+    for tid, name in ((0, "GPU 0"), (FORWARDS, "GPU 0: forwards"), (HOST, "host")):
+        yield _meta("thread_name", GPUS, tid, name)
     for size in sorted(set(run.steps["block_size"].tolist())):
         yield _meta("thread_name", BUCKETS, size, _bucket(size))
     for sent, row in enumerate(run.request.tolist()):
@@ -49,6 +57,16 @@ def _steps(run: Replay) -> Iterator[Event]:
         name = f"{_bucket(size)} x {known['requests']}"
         for pid, tid in ((GPUS, 0), (BUCKETS, size)):
             yield _slice(name, "step", pid, tid, start_s, seconds) | {"args": known}
+
+
+def _forwards(run: Replay, costs: CostModel) -> Iterator[Event]:
+    """The parts of every step: its forwards one after the other, then the host."""
+    for step, parts in enumerate(parts_of(run, costs)):
+        now = float(run.steps["start_s"][step])
+        for name, seconds in parts.items():
+            if seconds > 0:
+                yield _slice(name, "forward", GPUS, HOST if name == "host" else FORWARDS, now, seconds)
+            now += seconds
 
 
 def _slice(name: str, category: str, pid: int, tid: int, start_s: float, seconds: float) -> Event:

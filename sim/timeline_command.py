@@ -59,5 +59,5 @@ def timeline(
     about = {"title": title, "policy": policy, "max_concurrency": max_concurrency, "seed": seed, "batching": batching}
     with replacing(output) as temporary:
         names = [request.request_id for request in recorded.requests]
-        temporary.write_text(as_timeline(run, names, about), encoding="utf-8")
+        temporary.write_text(as_timeline(run, names, about, costs), encoding="utf-8")
     typer.echo(output)

@@ -129,9 +129,22 @@ def test_recommend_sweeps_by_itself_when_it_is_given_a_trace_and_a_profile(recgu
     assert "best: " in done.stdout
 
 
+def test_the_sweep_has_the_policies_and_loads_that_are_asked_for(recguide: Recguide, results: Path) -> None:
+    sources = ("--trace", results.parent / "trace.parquet", "--profile", results.parent / "profile.csv")
+    wanted = ("--policy", "window", "--policy", "ar", "--request-rate", "3,30", "--num-prompts", 5)
+    done = recguide("recommend", results.parent / "new", "--slo", "e2el:1e6", *sources, *wanted)
+    assert done.code == 0
+    assert "best: window at 30 requests/s" in done.stdout
+    points = json.loads((results.parent / "new" / "results.json").read_text())["points"]
+    assert [(point["policy"], point["request_rate"], point["num_prompts"]) for point in points] == [
+        (policy, rate, 5) for policy in ("ar", "window") for rate in (3.0, 30.0)
+    ]
+
+
 @pytest.mark.parametrize(
     ("options", "message"),
     [
+        (["--slo", "ttft:5", "--policy", "ar"], "error: policy: found without trace and profile, whose sweep it is"),
         (["--slo", "tpot:0.0001"], "error: no policy keeps TPOT <= 0.0001 ms for 90% of the requests; the closest: "),
         ([], "error: slo: found none, allowed: at least one of ttft:MS, tpot:MS and e2el:MS"),
         (["--slo", "itl:5"], "error: slo: found 'itl:5', allowed: ttft, tpot, e2el"),

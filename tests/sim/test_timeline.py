@@ -44,7 +44,7 @@ def test_there_is_a_track_for_the_gpu_and_every_bucket_and_request(
     recguide: Recguide, sources: tuple[object, ...], tmp_path: Path
 ) -> None:
     found = events(recguide, sources, tmp_path / "t.json", "--policy", "oracle", "--concurrency", 4)
-    assert tracks(found, 1) == {0: "GPU 0"}
+    assert tracks(found, 1) == {0: "GPU 0", 1: "GPU 0: forwards", 2: "host"}
     assert set(tracks(found, 2)) == set(slices(found, 2)) >= {0, 4, 8, 16}
     assert {tracks(found, 2)[key] for key in (0, 8)} == {"prefill", "B = 8"}
     assert len(tracks(found, 3)) == 32
@@ -63,6 +63,32 @@ def test_no_two_slices_of_a_track_overlap_and_the_gpu_is_never_idle(
                 assert before["ts"] + before["dur"] <= after["ts"] + 0.01
     gpu = slices(found, 1)[0]
     assert sum(event["dur"] for event in gpu) == pytest.approx(gpu[-1]["ts"] + gpu[-1]["dur"])
+
+
+@pytest.mark.parametrize(
+    ("options", "parts"),
+    [
+        (["--policy", "fixed:8"], {"prefill", "draft", "verify", "host"}),
+        (["--policy", "oracle", "--batching", "pad"], {"prefill", "decode", "draft", "verify", "host"}),
+        (["--policy", "oracle", "--batching", "ragged"], {"prefill", "decode", "draft", "verify", "host"}),
+        (["--policy", "ragged:B=8"], {"prefill", "draft", "verify", "host"}),
+        (["--policy", "overlap:B=8"], {"prefill", "draft", "verify and draft", "host"}),
+        (["--policy", "tidar:B=8"], {"prefill", "verify and draft", "host"}),
+    ],
+)
+def test_the_forwards_and_the_host_fill_every_step(
+    recguide: Recguide, sources: tuple[object, ...], tmp_path: Path, options: list[str], parts: set[str]
+) -> None:
+    found = events(recguide, sources, tmp_path / "t.json", *options)
+    gpu = slices(found, 1)
+    pieces = sorted([*gpu[1], *gpu[2]], key=lambda event: event["ts"])
+    assert parts - {"decode"} <= {event["name"] for event in pieces} <= parts
+    assert sum(event["dur"] for event in pieces) == pytest.approx(sum(event["dur"] for event in gpu[0]), rel=1e-6)
+    for before, after in itertools.pairwise(pieces):
+        assert before["ts"] + before["dur"] == pytest.approx(after["ts"], abs=0.01)
+    # the profile's host takes 50 us a round, whatever its shape, and every forward 400 us and more
+    assert {round(event["dur"], 2) for event in gpu[2]} == {50.0}
+    assert min(event["dur"] for event in gpu[1]) > 400
 
 
 def test_the_tokens_on_the_request_tracks_are_the_outputs(
