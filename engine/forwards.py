@@ -14,6 +14,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from recguide.engine.host import Stopwatch
 from recguide.engine.model import Attention, Decoder
 from recguide.engine.pages import PagedCache
 from recguide.engine.planning import Piece
@@ -72,6 +73,8 @@ class Forwards:
     def __init__(self, decoder: Decoder, cache: PagedCache) -> None:
         self.decoder, self.cache, self.device = decoder, cache, decoder.device
         self.barred = barred_ids(decoder.config.mask_id, decoder.config.eos_ids, self.device)
+        self.watch = Stopwatch(self.device)
+        """Seconds of forwards by the device's clock."""
         self._plans: dict[tuple[int, int], RowPlan] = {}
 
     @torch.no_grad()
@@ -81,6 +84,11 @@ class Forwards:
         ``before`` are the statistics of the forward whose tokens ``fill`` takes.
         """
         batch = self.batch(pieces, fill)
+        found: list[Tensor] = []
+        self.watch.run(lambda: found.append(self._run(batch, before)))
+        return found[0]
+
+    def _run(self, batch: Batch, before: Tensor | None) -> Tensor:
         ids = batch.ids
         if batch.fill is not None:
             assert before is not None

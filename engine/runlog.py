@@ -1,7 +1,8 @@
 """What the engine did, in the simulator's own form: the log of its steps and emissions, with measured times."""
 
+from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -14,59 +15,92 @@ from recguide.sim.steps import Work
 
 
 @dataclass(slots=True)
+class Totals:
+    """Sums over everything served so far."""
+
+    requests: int = 0
+    finished: Counter[str] = field(default_factory=Counter)
+    """Requests by the reason why they ended."""
+    prompt_tokens: int = 0
+    output_tokens: int = 0
+    steps: int = 0
+    rounds: int = 0
+    """With a draft, verified."""
+    round_tokens: int = 0
+    """That these emitted."""
+    seconds: float = 0.0
+    """Of steps."""
+
+
 class RunLog:
-    """A run while it happens; requests are numbered in the order in which they were sent."""
+    """A run while it happens; requests are numbered in the order in which they were sent.
 
-    log: Log = field(default_factory=Log)
-    draft_s: list[float] = field(default_factory=list)
-    """Of each step, the seconds of its draft forward."""
-    outcomes: list[int] = field(default_factory=list)
-    """``Outcome`` flags of each emission; 0 for a prefill's."""
+    Without ``keep`` there are only totals, so that memory does not grow with what was served.
+    """
 
-    @property
-    def num_steps(self) -> int:
-        """Steps so far."""
-        return self.log.num_steps
+    def __init__(self, keep: bool = True) -> None:
+        self.totals = Totals()
+        self.log = Log() if keep else None
+        self.draft_s: list[float] = []
+        """Of each step, the seconds of its draft forward."""
+        self.forward_s: list[float] = []
+        """Of each step, the seconds of all its forwards by the device's clock; the rest is the host's."""
+        self.outcomes: list[int] = []
+        """``Outcome`` flags of each emission; 0 for a prefill's."""
 
     def send(self, row: int, prompt_tokens: int, arrival_s: float, now: float) -> int:
         """A request is sent; gives its number."""
-        return self.log.send(Arrival(arrival_s, row, prompt_tokens, 0), now)
-
-    def step(
-        self,
-        started: float,
-        in_flight: int,
-        work: Work,
-        draft_s: float,
-        pages: int | None,
-        changes: Sequence[Change],
-    ) -> None:
-        """A step ended, whose work has its seconds, and this is what changed."""
-        self.log.add_step(Step(started, in_flight, *work))
-        self.draft_s.append(draft_s)
-        if pages is not None:
-            self.log.add_pages(pages)
-        emitting = [change for change in changes if change.tokens]
-        numbers = [change.live.number for change in emitting]
-        sizes = [change.block_size for change in emitting]
-        self.log.emit(numbers, [len(change.tokens) for change in emitting], sizes, started + work.seconds)
-        self.outcomes += [change.outcome for change in emitting]
+        self.totals.requests += 1
+        self.totals.prompt_tokens += prompt_tokens
+        if self.log is not None:
+            self.log.send(Arrival(arrival_s, row, prompt_tokens, 0), now)
+        return self.totals.requests - 1
 
     def start(self, lives: Sequence[Live], now: float) -> None:
         """A step takes up these requests' prefills, or parts of them."""
-        for live in lives:
-            self.log.start(live.number, now)
+        if self.log is not None:
+            for live in lives:
+                self.log.start(live.number, now)
+
+    def step(self, step: Step, device: tuple[float, float], pages: int | None, changes: Sequence[Change]) -> None:
+        """A step ended, and this is what changed; ``device`` has the seconds of its draft and of all its forwards."""
+        emitting = [change for change in changes if change.tokens]
+        totals = self.totals
+        totals.steps += 1
+        totals.seconds += step.seconds
+        totals.output_tokens += sum(len(change.tokens) for change in emitting)
+        drafted = [change for change in emitting if change.block_size > 1]
+        totals.rounds += len(drafted)
+        totals.round_tokens += sum(len(change.tokens) for change in drafted)
+        if self.log is not None:
+            self._keep(self.log, step, device, pages, emitting)
+
+    def _keep(
+        self, log: Log, step: Step, device: tuple[float, float], pages: int | None, emitting: Sequence[Change]
+    ) -> None:
+        log.add_step(step)
+        self.draft_s.append(device[0])
+        self.forward_s.append(device[1])
+        if pages is not None:
+            log.add_pages(pages)
+        numbers, sizes = [change.live.number for change in emitting], [change.block_size for change in emitting]
+        log.emit(numbers, [len(change.tokens) for change in emitting], sizes, step.start_s + step.seconds)
+        self.outcomes += [change.outcome for change in emitting]
 
     def finish(self, live: Live, now: float) -> None:
-        """A request has ended; one without an answer is never finished for the log."""
-        self.log.output_tokens[live.number] = len(live.tokens)
-        if live.error is None:
-            self.log.finish(live.number, now)
+        """A request has ended; for the log of the run only one with an answer is finished."""
+        self.totals.finished[str(live.finish_reason)] += 1
+        if self.log is not None:
+            self.log.output_tokens[live.number] = len(live.tokens)
+            if live.finish_reason in ("eos", "length"):
+                self.log.finish(live.number, now)
 
     def replay(
         self, preemptions: int, recomputed_tokens: int, concurrency: int | None = None, *, closed: bool = False
     ) -> Replay:
         """The run as the simulator would tell it, with the times that were measured."""
+        if self.log is None:
+            raise ValueError("the engine kept no log")
         known: dict[str, Any] = self.log.arrays()
         return Replay(
             **known,
@@ -78,6 +112,23 @@ class RunLog:
             seams=0,
             cut_rounds=None,
         )
+
+
+def answered(run: Replay) -> Replay:
+    """The run without the requests that got no whole answer; steps stay as they were."""
+    kept = np.flatnonzero(np.isfinite(run.finished_s))
+    number = np.full(len(run.request), -1)
+    number[kept] = np.arange(len(kept))
+    emissions = np.flatnonzero(number[run.emission_request] >= 0)
+    columns = ("request", "prompt_tokens", "output_tokens", "arrival_s", "sent_s", "started_s", "first_token_s")
+    parts = ("emission_tokens", "emission_step", "emission_block_size")
+    return replace(
+        run,
+        **{name: getattr(run, name)[kept] for name in (*columns, "finished_s")},
+        **{name: getattr(run, name)[emissions] for name in parts},
+        emission_request=number[run.emission_request][emissions],
+        emission_outcome=None if run.emission_outcome is None else run.emission_outcome[emissions],
+    )
 
 
 def prefill_work(tokens: int, requests: int, context: int) -> Work:

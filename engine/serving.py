@@ -21,7 +21,7 @@ from recguide.engine.wayof import scratch_tokens, way_of
 from recguide.engine.ways import AsFound, Judge, Setup
 from recguide.sim.batching import BUCKETED, Batching
 from recguide.sim.history import PAPER
-from recguide.sim.log import Replay
+from recguide.sim.log import Replay, Step
 from recguide.sim.memory import Limits
 from recguide.sim.methods import Policy
 from recguide.sim.steps import Work
@@ -41,6 +41,8 @@ class EngineConfig:
     max_context: int | None = None
     """Tokens of prompt and output together; None: the model's."""
     batching: Batching = BUCKETED
+    keep_log: bool = True
+    """Whether every step is kept, for replays and figures; otherwise there are totals alone."""
 
     def check(self) -> None:
         """ValueError for what no engine has."""
@@ -74,12 +76,13 @@ class Engine:
         pages, places = self.limits.kv_pages or 0, self.limits.max_running or 0
         where = decoder.device, decoder.dtype
         cache = PagedCache(decoder.config, pages, self.limits.page_size, places, scratch, *where)
-        setup = Setup(Forwards(decoder, cache), judge or AsFound(), config.block_sizes, self.max_context)
+        self.forwards = Forwards(decoder, cache)
+        setup = Setup(self.forwards, judge or AsFound(), config.block_sizes, self.max_context)
         self.way = way_of(policy, setup, config.batching)
         self.prefills = Prefills(setup, self.way.masks)
         self.signal = getattr(policy, "signal", None) or PAPER
         self.scheduler = Scheduler(self.limits, PagePool(pages))
-        self.log = RunLog()
+        self.log = RunLog(config.keep_log)
         self._started = clock()
 
     @property
@@ -88,14 +91,23 @@ class Engine:
         return self.clock() - self._started
 
     @property
+    def steps(self) -> int:
+        """Steps so far."""
+        return self.log.totals.steps
+
+    @property
     def in_flight(self) -> int:
         """Requests that are not finished."""
         return self.scheduler.in_flight
 
+    def check_request(self, prompt: Sequence[int], wish: Wish) -> None:
+        """ValueError for a request that cannot be served."""
+        wish.check(prompt, self.decoder.config.vocab_size, self.max_context)
+
     def add(self, prompt: Sequence[int], wish: Wish, row: int = 0, arrival_s: float | None = None) -> Live:
         """Take in a request; ValueError where it cannot be served. ``row`` is its row in a trace that is played."""
+        self.check_request(prompt, wish)
         config = self.decoder.config
-        wish.check(prompt, config.vocab_size, self.max_context)
         left = min(wish.max_new_tokens, self.max_context - len(prompt))
         eos_ids = frozenset(config.eos_ids if wish.eos_ids is None else wish.eos_ids)
         now = self.now
@@ -110,6 +122,7 @@ class Engine:
             return False
         self.scheduler.drop(live)
         live.finish_reason = "cancelled"
+        self.log.finish(live, self.now)
         return True
 
     def step(self) -> list[Change]:
@@ -122,7 +135,8 @@ class Engine:
             changes, work, draft_s = self._prefill(parts, started)
         else:
             changes, work, draft_s, pages = self._round(started)
-        self.log.step(started, in_flight, work, draft_s, pages, changes)
+        device = draft_s, self.forwards.watch.take()
+        self.log.step(Step(started, in_flight, *work), device, pages, changes)
         for live in self.scheduler.settle():
             self.log.finish(live, started + work.seconds)
         return changes
@@ -130,13 +144,13 @@ class Engine:
     def _prefill(self, parts: Sequence[Part], started: float) -> tuple[list[Change], Work, float]:
         work = prefill_work(sum(count for _, count in parts), len(parts), sum(live.done for live, _ in parts))
         changes = self.prefills.run(parts)
-        self.scheduler.prefill_ended(parts, self.log.num_steps + 1)
+        self.scheduler.prefill_ended(parts, self.steps + 1)
         for change in changes:
             apply(change)
         return changes, work._replace(seconds=self.now - started), 0.0
 
     def _round(self, started: float) -> tuple[list[Change], Work, float, int | None]:
-        step, running = self.log.num_steps, self.scheduler.running
+        step, running = self.steps, self.scheduler.running
         planned = self.scheduler.find_pages(lambda: self.way.plan(running, step))
         pages = self._pages_in_use()
         changes = self.way.run(planned)

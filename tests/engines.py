@@ -119,6 +119,11 @@ def served_trace(model: LoadedModel, run: ServedRun, load: Load) -> DenseTrace:
     return run.trace(type(provenance)(**{**fields_of(provenance), "note": NOTE}))
 
 
+def steps_of(engine: Engine) -> list[Any]:
+    assert engine.log.log is not None
+    return engine.log.log.steps
+
+
 def fields_of(record: Any) -> dict[str, Any]:
     return {name: getattr(record, name) for name in record.__dataclass_fields__}
 
@@ -126,7 +131,7 @@ def fields_of(record: Any) -> dict[str, Any]:
 def replayed(trace: DenseTrace, engine: Engine, load: Load) -> Replay:
     """The simulator's account of the engine's run, with the times that the engine's steps took."""
     rounds = rounds_of(trace, DRAFT_KEYS)
-    seconds = [step.seconds for step in engine.log.log.steps]
+    seconds = [step.seconds for step in steps_of(engine)]
     clients = Clients(as_recorded(rounds, range(len(trace.requests))), load.concurrency)
     batching = BATCHINGS[load.batching]
     return replay_measured(

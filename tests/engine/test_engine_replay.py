@@ -17,6 +17,7 @@ from engines import (
     replayed,
     serve,
     served_trace,
+    steps_of,
     trace_of,
 )
 from hypothesis import given, settings
@@ -105,7 +106,7 @@ def test_forced_acceptance_is_the_traces_whatever_the_weights(seed, ease, policy
     assert [len(live.tokens) for live in lives] == [request.output_tokens for request in trace.requests]
     rounds = rounds_of(trace, DRAFT_KEYS)
     clients = Clients(as_recorded(rounds, range(len(lives))), None)
-    seconds = [step.seconds for step in engine.log.log.steps]
+    seconds = [step.seconds for step in steps_of(engine)]
     wanted = replay_measured(
         rounds, POLICIES[policy], clients, seconds, engine.log.draft_s, batching=BATCHINGS[batching], limits=limits
     )
