@@ -52,11 +52,11 @@ class Fields:
         found = repr(self.raw[field]) if field in self.raw else "missing"
         raise InputError(f"{self.where}: {self.inside}{field}: {found}; expected {allowed}")
 
-    def size(self, field: str, least: int = 1) -> int:
+    def size(self, field: str, least: int = 1, most: int = 2**31 - 1) -> int:
         """A whole number of at least ``least``."""
         value = self.raw.get(field)
-        if not isinstance(value, int) or isinstance(value, bool) or value < least:
-            self.refuse(field, f"a whole number of at least {least}")
+        if not isinstance(value, int) or isinstance(value, bool) or not least <= value <= most:
+            self.refuse(field, f"a whole number of at least {least} and at most {most}")
         return value
 
     def number(self, field: str, default: float | None = None) -> float:
@@ -131,7 +131,7 @@ def parse_config(name: str, raw: Mapping[str, Any], where: Path | str) -> ModelC
     return ModelConfig(
         name=name,
         hidden_size=hidden_size,
-        num_layers=fields.size("num_hidden_layers"),
+        num_layers=fields.size("num_hidden_layers", most=1000),
         num_heads=heads,
         num_kv_heads=_kv_heads(fields, heads),
         head_dim=_head_dim(fields, hidden_size, heads),
@@ -178,8 +178,8 @@ def _kv_heads(fields: Fields, heads: int) -> int:
 
 def _head_dim(fields: Fields, hidden_size: int, heads: int) -> int:
     head_dim = fields.size("head_dim") if fields.raw.get("head_dim") is not None else hidden_size // heads
-    if head_dim % 2 or not head_dim:
-        fields.refuse("head_dim", "an even number: rotary embedding turns pairs")
+    if head_dim % 2 or not 2 <= head_dim <= 1024:
+        fields.refuse("head_dim", "an even number up to 1024: rotary embedding turns pairs")
     return head_dim
 
 

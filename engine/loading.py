@@ -97,6 +97,8 @@ def _base_model(name: str, device: torch.device | str, dtype: torch.dtype, seed:
     checkpoint, tokenizer = read_weights(folder, config), read_tokenizer(folder)
     if tokenizer is not None and tokenizer.vocab_size > config.vocab_size:
         raise InputError(f"{folder}: tokenizer.json has {tokenizer.vocab_size} tokens, config.json {config.vocab_size}")
+    # what does not fit is told before memory is taken for it
+    _decoder(config, "meta", dtype).check(checkpoint.tensors, checkpoint.origin)
     return _loaded(_decoder(config, device, dtype), checkpoint.tensors, tokenizer, checkpoint.origin)
 
 

@@ -256,22 +256,30 @@ class Decoder(nn.Module):
         """Scores of every token in fp32, ``[..., vocab]``, from hidden states ``[..., hidden]``."""
         return F.linear(hidden, self.head).float()
 
-    @torch.no_grad()
-    def load(self, weights: Mapping[str, Tensor], origin: Callable[[str], str] = str) -> None:
-        """Take weights under their Hugging Face Llama names without the leading ``model.``; fuse q, k, v and gate, up.
+    def check(self, weights: Mapping[str, Tensor], origin: Callable[[str], str] = str) -> None:
+        """InputError naming the keys that are missing or left over, or the one whose shape does not fit.
 
-        Raises InputError naming the keys that are missing or left over, and any weight whose shape does not fit or that
-        holds NaN or infinity in the decoder's dtype. ``origin`` says what a weight is called in such a message.
+        Weights have their Hugging Face Llama names without the leading ``model.``, and ``origin`` says what one is
+        called in such a message. It takes no memory on the device "meta".
         """
         places = self._places()
         missing, left = (sorted(map(origin, keys)) for keys in (places.keys() - weights, weights.keys() - places))
         if missing or left:
             raise InputError(f"weights: missing {_listed(missing)}, left over {_listed(left)}")
         for name, place in places.items():
-            weight = weights[name]
-            if weight.shape != place.shape:
-                raise InputError(f"{origin(name)}: shape {list(weight.shape)}, expected {list(place.shape)}")
-            place.copy_(weight)
+            found, expected = list(weights[name].shape), list(place.shape)
+            if found != expected:
+                raise InputError(f"{origin(name)}: shape {found}, expected {expected}")
+
+    @torch.no_grad()
+    def load(self, weights: Mapping[str, Tensor], origin: Callable[[str], str] = str) -> None:
+        """Take weights named as in :meth:`check`; fuse q, k, v and gate, up.
+
+        Raises what that raises, and InputError for a weight that holds NaN or infinity in the decoder's dtype.
+        """
+        self.check(weights, origin)
+        for name, place in self._places().items():
+            place.copy_(weights[name])
             # the extremes carry NaN and infinity, and need no memory of their own
             if not torch.stack(place.aminmax()).isfinite().all():
                 raise InputError(f"{origin(name)}: holds NaN or infinity, as stored or once it is {place.dtype}")

@@ -300,6 +300,13 @@ def test_a_checkpoint_that_cannot_be_right_is_refused_by_file_and_key(reference,
         load(nld.write(tmp_path / "model", tensors))
 
 
+@pytest.mark.parametrize("field", ["hidden_size", "intermediate_size", "vocab_size", "num_key_value_heads"])
+def test_a_size_that_does_not_fit_is_told_before_memory_is_taken_for_it(reference, tmp_path, field):
+    sizes = {field: 2**30, "num_attention_heads": 2**30 if field == "num_key_value_heads" else 4}
+    with pytest.raises(ValueError, match=r"model\.safetensors: .*: shape \[.*\], expected \[.*\d{9}"):
+        load(nld.write(tmp_path / "model", nld.stored(reference), **sizes))
+
+
 def test_a_weight_too_large_for_the_dtype_is_refused(reference, tmp_path):
     tensors = nld.stored(reference)
     tensors["encoder.norm.weight"][3] = 1e6
