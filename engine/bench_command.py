@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from recguide.engine.bench_serve_command import serve
 from recguide.engine.profile_command import whole_numbers
 from recguide.traces.errors import InputError
 
@@ -24,6 +25,9 @@ app = typer.Typer(help="Time kernels on this machine.", no_args_is_help=True, ad
 @app.callback()
 def bench() -> None:
     """Time kernels on this machine."""
+
+
+app.command()(serve)
 
 
 @app.command()
@@ -123,6 +127,6 @@ def _header(device: "torch.device", rates: "Ceilings", seed: int) -> dict[str, s
         "matmul_tflop_s": f"{rates.matmul_flop_s / 1e12:.1f}",
         "dtype": "bf16" if gpu else "fp32",
         "seed": str(seed),
-        "timing": "CUDA graph replay, L2 flushed before each call" if gpu else "eager, clocked",
+        "timing": "CUDA graph replay, L2 flushed before each call, not so for hot" if gpu else "eager, clocked",
         "spread": "half the distance of the quartiles over the replays",
     }

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from recguide.engine.bench_methods import METHODS, OURS, NotAvailable
 from recguide.engine.bench_shapes import Inputs, Shape, inputs, some_requests
-from recguide.engine.bench_timing import Ceilings, Effort, largest_error, seconds
+from recguide.engine.bench_timing import Ceilings, Effort, hot_seconds, largest_error, seconds
 from recguide.kernels.row_attention import row_attention_reference
 from recguide.traces.files import replacing
 
@@ -33,6 +33,7 @@ class Result(NamedTuple):
     method: str
     median_us: float | None
     spread_us: float | None
+    hot_us: float | None
     floor_us: float
     floor_share: float | None
     gb_s: float | None
@@ -85,29 +86,34 @@ def _measured(given: Inputs, method: str, expected: Tensor, rates: Ceilings) -> 
         run, tokens_of = METHODS[method](given)
         found = tokens_of(run())
     except NotAvailable as problem:
-        return _result(given.shape, method, rates, None, None, f"not available: {problem}")
+        return _result(given.shape, method, rates, (), None, f"not available: {problem}")
     except (RuntimeError, NotImplementedError) as problem:
         # one method that cannot do a shape does not take the others with it; ours that fails ends in exit status 1
-        return _result(given.shape, method, rates, None, None, f"failed: {str(problem).splitlines()[0][:80]}")
+        return _result(given.shape, method, rates, (), None, f"failed: {str(problem).splitlines()[0][:80]}")
     error = largest_error(found[len(found) - len(expected) :], expected)
     if error > TOLERANCE[given.q.dtype]:
-        return _result(given.shape, method, rates, None, error, "wrong")
-    effort = Effort() if given.q.is_cuda else Effort(calls=1)
-    return _result(given.shape, method, rates, seconds(run, effort, given.q.device), error, "")
+        return _result(given.shape, method, rates, (), error, "wrong")
+    gpu = given.q.is_cuda
+    times = seconds(run, Effort() if gpu else Effort(calls=1), given.q.device)
+    return _result(given.shape, method, rates, (*times, hot_seconds(run, Effort())) if gpu else times, error, "")
 
 
 def _result(
-    shape: Shape, method: str, rates: Ceilings, timed: tuple[float, float] | None, error: float | None, note: str
+    shape: Shape, method: str, rates: Ceilings, times: tuple[float, ...], error: float | None, note: str
 ) -> Result:
+    """A row, from the seconds of a call, their spread and its seconds without a flush, as far as they are known."""
     floor = rates.floor_s(shape.num_bytes, shape.flop)
+    median, spread, hot = (*times, None, None, None)[:3]
     at = (shape.model, shape.requests, shape.prefix, shape.layout, len(shape.tail), method)
+    spent = (_us(median), _us(spread), _us(hot), floor * 1e6)
     # attention's bytes and operations say nothing about the plan
-    if timed is None or timed[0] <= 0 or method == "plan":
-        median_us, spread_us = (None, None) if timed is None else (timed[0] * 1e6, timed[1] * 1e6)
-        return Result(*at, median_us, spread_us, floor * 1e6, None, None, None, error, note)
-    median, spread = timed
-    gb_s, tflop_s = shape.num_bytes / median / 1e9, shape.flop / median / 1e12
-    return Result(*at, median * 1e6, spread * 1e6, floor * 1e6, floor / median, gb_s, tflop_s, error, note)
+    if median is None or median <= 0 or method == "plan":
+        return Result(*at, *spent, None, None, None, error, note)
+    return Result(*at, *spent, floor / median, shape.num_bytes / median / 1e9, shape.flop / median / 1e12, error, note)
+
+
+def _us(time_s: float | None) -> float | None:
+    return None if time_s is None else time_s * 1e6
 
 
 def _cell(value: object) -> str:

@@ -45,7 +45,7 @@ def seconds(run: Run, effort: Effort, device: torch.device) -> tuple[float, floa
     number: the difference is the calls'. What is read leaves nothing to be written back, as a write would.
     """
     if device.type != "cuda":
-        return _spread([_clocked(run) for _ in range(effort.calls)])
+        return spread_of([_clocked(run) for _ in range(effort.calls)])
     flushed = torch.ones(2**26, device=device)
     into = torch.empty((), device=device)
 
@@ -59,7 +59,14 @@ def seconds(run: Run, effort: Effort, device: torch.device) -> tuple[float, floa
     effort = effort.for_calls_of(_event_s(run))
     with_calls, without = _captured(both, effort.calls), _captured(flush, effort.calls)
     found = [(_replay_s(with_calls) - _replay_s(without)) / effort.calls for _ in range(effort.replays)]
-    return _spread(found)
+    return spread_of(found)
+
+
+def hot_seconds(run: Run, effort: Effort) -> float:
+    """The same on a GPU without those reads: small launches find their inputs in the L2 cache."""
+    effort = effort.for_calls_of(_event_s(run))
+    graph = _captured(run, effort.calls)
+    return spread_of([_replay_s(graph) / effort.calls for _ in range(effort.replays)])[0]
 
 
 def ceilings(device: torch.device) -> Ceilings:
@@ -115,7 +122,8 @@ def _clocked(run: Run) -> float:
     return time.perf_counter() - started
 
 
-def _spread(samples: list[float]) -> tuple[float, float]:
+def spread_of(samples: list[float]) -> tuple[float, float]:
+    """Their median, and half the distance between their quartiles."""
     low, median, high = torch.tensor(samples, dtype=torch.float64).quantile(torch.tensor([0.25, 0.5, 0.75]).double())
     return float(median), float(high - low) / 2
 

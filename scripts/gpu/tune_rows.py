@@ -58,7 +58,11 @@ def fitting(shape: Shape) -> list[Tile]:
     """Tiles that are neither half empty nor read every key more than a few times."""
     rows = packed_rows(shape)
     fit = [tile for tile in TILES if (tile.rows > 16) == (rows > 16) and tile.rows <= max(64, rows)]
-    return [tile for tile in fit if tile.stages < 4 and tile.warps * 16 <= tile.rows] if shape.model[0] == "s" else fit
+    return (
+        [tile for tile in fit if tile.stages < 4 and tile.warps <= max(4, tile.rows // 16)]
+        if shape.model[0] == "s"
+        else fit
+    )
 
 
 def made_plan(given: Inputs, tile: Tile, chunk: int = 0) -> RowPlan:
