@@ -11,7 +11,10 @@ VECTOR = 8
 
 
 class Tiling(NamedTuple):
-    """How a row is read: tiles of ``depth`` x ``lanes`` x 8 logits, ``tiles`` of them a part, ``parts`` parts a row."""
+    """How a row is read: tiles of ``depth`` x ``lanes`` x 8 logits, ``tiles`` of them a part, ``parts`` parts a row.
+
+    ``depth`` is 1, 2 or 4. A loop over tiles keeps ``stages`` of them on their way.
+    """
 
     depth: int
     lanes: int
@@ -29,20 +32,25 @@ class Scratch(NamedTuple):
     tickets: Tensor  # int32 [rows], 0
 
 
-# programs that keep every multiprocessor busy to the end
-ENOUGH_PROGRAMS = 2048
-FEW_PROGRAMS = 264
+RESIDENT = 900
+"""Programs that an H200 holds at once, about: 132 multiprocessors, 7 of 4 warps each with the registers they need."""
+MAX_PARTS = 128
 
 
 def tiling_for(rows: int, vocab: int) -> Tiling:
-    """Large tiles read a stream best; few rows are split into as many parts as there are small ones."""
-    lanes = 128
-    depth = 4 if rows * triton.cdiv(vocab, 4 * lanes * VECTOR) >= FEW_PROGRAMS else 2
-    all_tiles = triton.cdiv(vocab, depth * lanes * VECTOR)
-    # a power of two: every number of tiles is a kernel of its own
-    parts = min(all_tiles, max(1, ENOUGH_PROGRAMS // rows))
-    tiles = triton.next_power_of_2(triton.cdiv(all_tiles, parts))
-    return Tiling(depth, lanes, tiles, triton.cdiv(all_tiles, tiles))
+    """Few rows in parts of one tile, which need no second look at it; more of them as streams that are read ahead.
+
+    One wave of programs while a wave holds all rows, about four beyond: then the last does not leave many idle.
+    """
+    for lanes, depth in ((128, 1), (256, 2)):
+        parts = triton.cdiv(vocab, lanes * depth * VECTOR)
+        if rows * parts <= RESIDENT + 200 and parts <= MAX_PARTS:
+            return Tiling(depth, lanes, 1, parts, lanes // 32, 1)
+    all_tiles = triton.cdiv(vocab, 2 * 128 * VECTOR)
+    wanted = RESIDENT // rows if rows <= RESIDENT else triton.cdiv(4 * RESIDENT, rows)
+    parts = min(all_tiles, MAX_PARTS, 1 << max(0, wanted.bit_length() - 1))
+    tiles = triton.cdiv(all_tiles, parts)
+    return Tiling(2, 128, tiles, triton.cdiv(all_tiles, tiles), 4, 4 if rows <= RESIDENT else 3)
 
 
 def scratch_for(rows: int, vocab: int, device: torch.device | str, tiling: Tiling | None = None) -> Scratch:
