@@ -8,8 +8,8 @@ from torch import Tensor
 
 DONE, DRAFT, VERIFY = range(3)
 """What a request needs next: nothing, a draft, or the verification of the draft it holds."""
-RUNNING, ENDED, LIMITED, BROKEN = range(4)
-"""How a request is finished: not, by EOS, by its limit, or because the verifier had no distribution (NaN)."""
+RUNNING, ENDED, LIMITED, BROKEN, STARVED = range(5)
+"""How a request is finished: not, by EOS, by its limit, because the verifier gave NaN, or for want of KV pages."""
 PHASE, FINISH, CACHED, LEFT, BLOCK, OUTCOME, GOES_ON, ROUNDS, WRITTEN, PLACES = range(10)
 """Columns of ``Requests.state``; the places of corrections come last."""
 CONTINUATIONS = ("never", "always", "two-risky")
