@@ -173,6 +173,13 @@ class Engine:
         while self.in_flight:
             self.step()
 
+    def restart(self) -> None:
+        """Forget what was served, and start the clock anew; nothing may be in flight."""
+        if self.in_flight:
+            raise RuntimeError(f"{self.in_flight} requests are in flight")
+        self.log = RunLog(self.config.keep_log)
+        self._started = self.clock()
+
     def check(self) -> None:
         """RuntimeError where a page is lost, or held twice; between steps."""
         self.scheduler.check()

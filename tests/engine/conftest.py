@@ -16,6 +16,15 @@ PROMPTS = (
 )
 
 
+@pytest.fixture
+def one_thread():
+    """Tensors of tiny models are not worth sharing out: waiting for other threads takes most of the time."""
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(threads)
+
+
 @pytest.fixture(scope="session")
 def model() -> LoadedModel:
     """SmolLM2-135M-Instruct in fp32 on the CPU; fetched into the user's cache when it is not there yet."""

@@ -22,15 +22,9 @@ from recguide.sim.overlap import Overlap
 from recguide.sim.policies import fixed
 from recguide.traces.errors import InputError
 
+pytestmark = pytest.mark.usefixtures("one_thread")
+
 ASKED = [[4, 5, 6], [8, 10], [5, 1, 5, 1], [9], [4] * 9]
-
-
-@pytest.fixture(autouse=True)
-def one_thread():
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(threads)
 
 
 @pytest.fixture(scope="module")

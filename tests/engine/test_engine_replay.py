@@ -4,7 +4,6 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-import torch
 from engines import (
     DRAFT_KEYS,
     GRID,
@@ -36,13 +35,7 @@ from recguide.sim.rounds import rounds_of
 from recguide.traces.checks import check_trace
 from recguide.traces.sparse import check_sparse, expanded
 
-
-@pytest.fixture(autouse=True)
-def one_thread():
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(threads)
+pytestmark = pytest.mark.usefixtures("one_thread")
 
 
 @settings(max_examples=40)

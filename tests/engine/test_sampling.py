@@ -18,16 +18,10 @@ from recguide.sim.memory import Limits
 from recguide.sim.overlap import Overlap
 from recguide.sim.policies import ar
 
+pytestmark = pytest.mark.usefixtures("one_thread")
+
 # the tests are deterministic: a right sampler fails here only if somebody was unlucky when choosing the seeds
 LEAST_P = 1e-3
-
-
-@pytest.fixture(autouse=True)
-def one_thread():
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(threads)
 
 
 def test_noise_is_gumbel_distributed_and_its_values_do_not_depend_on_each_other() -> None:

@@ -1,7 +1,6 @@
 """The serving engine against one-token decoding, and its pages."""
 
 import pytest
-import torch
 from engines import GRID, POLICIES, engine_of, loads, prompts, serve
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -17,14 +16,7 @@ from recguide.sim.overlap import Overlap
 from recguide.sim.policies import fixed
 from recguide.traces.errors import InputError
 
-
-@pytest.fixture(autouse=True)
-def one_thread():
-    """Tensors here are too small to be shared out, and waiting for other threads takes most of the time."""
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(threads)
+pytestmark = pytest.mark.usefixtures("one_thread")
 
 
 def answers(model, asked, max_new, max_context):

@@ -1,0 +1,53 @@
+"""The simulator's policies by name, for an engine, which has no recorded rounds to show them."""
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from recguide.sim.catalogue import make_policy
+from recguide.sim.costs import CostModel, constant_costs
+from recguide.sim.methods import Policy
+from recguide.sim.rounds import AR, Rounds
+from recguide.traces.errors import InputError
+
+CLAIRVOYANT = ("oracle", "optimum")
+LOOK_AT_COSTS = ("adaptive", "adaptive-s", "regime", "goodput")
+
+
+def policy_of(name: str, block_sizes: Sequence[int], model: str, costs: CostModel | None) -> Policy:
+    """The policy of that name over these block sizes; ValueError for one that cannot be served.
+
+    ``costs`` are a profile's of this GPU and model, for the policies that look at it or are checked against it.
+    """
+    head = name.partition(":")[0]
+    if head in CLAIRVOYANT:
+        raise InputError(f"policy {name!r}: knows the future, and cannot be served")
+    if head in LOOK_AT_COSTS and costs is None:
+        raise InputError(f"policy {name!r}: needs --profile, a profile of this GPU and model")
+    return make_policy(name, _no_rounds(block_sizes, model), costs or constant_costs())
+
+
+def _no_rounds(block_sizes: Sequence[int], model: str) -> Rounds:
+    """Rounds of nobody, at these block sizes."""
+    none = np.zeros(0, np.int64)
+    sizes = (AR, *block_sizes)
+    return Rounds(
+        block_sizes=tuple(block_sizes),
+        first=none,
+        prompt_tokens=none,
+        output_tokens=none,
+        accept_len={size: none.astype(np.int16) for size in sizes},
+        emitted=dict.fromkeys(sizes, none),
+        finished=none.astype(np.bool_),
+        largest=None,
+        max_context=1,
+        max_output_tokens=1,
+        entropy=none.astype(np.float64),
+        model=model,
+        drafts={},
+    )
+
+
+def rounds_named(block_sizes: Sequence[int], model: str) -> Rounds:
+    """What figures of a run need to know of block sizes."""
+    return _no_rounds(block_sizes, model)
