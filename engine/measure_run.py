@@ -1,0 +1,247 @@
+"""The steps behind `recguide measure`: which runs a campaign still lacks, and one file for each."""
+
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime
+from pathlib import Path
+
+import numpy as np
+import torch
+
+from recguide.engine.campaign import Found, Server, closed_loop
+from recguide.engine.environment import chosen_device, command_line, driver_version, engine_commit, gpu_name
+from recguide.engine.loading import LoadedModel, find_adapter, load_model
+from recguide.engine.measure_command import MeasureOptions
+from recguide.engine.policyof import policy_of
+from recguide.engine.record_command import DTYPES
+from recguide.engine.served import NOTE
+from recguide.engine.shapes import SHAPES, add_random_draft_adapter
+from recguide.sim.campaigns import Manifest, PointKey, manifest_of
+from recguide.sim.costs import CostModel, read_profile, resolve_profile
+from recguide.sim.measurement import (
+    ALL,
+    ROLES,
+    SUFFIX,
+    About,
+    Measurement,
+    name_of,
+    read_measurement,
+    write_measurement,
+)
+from recguide.sim.metrics import metrics_of
+from recguide.sim.rounds import rounds_of
+from recguide.sim.sweep import only_datasets, serving_order
+from recguide.traces.checks import require
+from recguide.traces.datasets import read_prompts
+from recguide.traces.dense import DenseTrace, Provenance
+from recguide.traces.errors import InputError
+from recguide.traces.files import read_traces, write_trace
+
+TRACE = ".served.parquet"
+"""Beside a run's file: what was drafted and accepted, where the model said it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Task:
+    """One run to make."""
+
+    key: PointKey
+    repeat: int
+    role: str = ROLES[0]
+
+
+@dataclass(frozen=True, slots=True)
+class Bench:
+    """Everything that the runs need."""
+
+    options: MeasureOptions
+    model: LoadedModel
+    trace: DenseTrace
+    prompts: Mapping[str, Sequence[int]] | None
+    costs: CostModel | None
+    command: str
+    session: int = 0
+
+
+def run(options: MeasureOptions) -> Iterator[tuple[Path, float]]:
+    """Make the runs that are not there yet; gives each file with its tokens per second, and at the end how many lack.
+
+    ValueError before anything runs for whatever cannot be served.
+    """
+    started = time.monotonic()
+    bench = _prepared(options)
+    points = tuple(PointKey(*key) for key in options.points)
+    for key in points:
+        policy_of(key.policy, bench.trace.provenance.block_sizes, bench.trace.provenance.model, bench.costs)
+        only_datasets(bench.trace, _names(key.dataset))
+    manifest = manifest_of(options.output, Manifest(options.repeats, points, _setup(bench)))
+    bench = replace(bench, session=manifest.sessions)
+    tasks = pending(options.output, points, options.repeats)
+    anchors = [Task(PointKey(*key), 1, ROLES[1]) for key in options.anchors] if tasks else []
+    for task in (*anchors, *tasks):
+        if time.monotonic() - started > options.time_limit:
+            break
+        yield _measured(bench, task)
+
+
+def pending(folder: Path, points: Sequence[PointKey], repeats: int) -> list[Task]:
+    """Runs that lack, pass by pass, every second one backwards, so that a steady drift cancels out."""
+    passes = [points if repeat % 2 else points[::-1] for repeat in range(1, repeats + 1)]
+    tasks = [Task(key, repeat) for repeat, keys in enumerate(passes, 1) for key in keys]
+    return [task for task in tasks if not (folder / name_of(*task.key, task.repeat)).exists()]
+
+
+def _names(dataset: str) -> list[str]:
+    return [] if dataset == ALL else [dataset]
+
+
+def _prepared(options: MeasureOptions) -> Bench:
+    # fp32 means fp32, as when traces are recorded
+    torch.set_float32_matmul_precision("highest")
+    trace = read_traces(options.trace)
+    device, dtype = chosen_device(options.device), getattr(torch, DTYPES[options.dtype])
+    adapter = None if options.adapter is None else find_adapter(options.adapter, options.model)
+    model = load_model(options.model, device, dtype, adapter)
+    model.decoder.requires_grad_(False)
+    if options.model in SHAPES:
+        add_random_draft_adapter(model.decoder)
+    forced = options.acceptance == "forced"
+    if not forced:
+        _check_model(model, trace.provenance)
+    context = model.config.max_context
+    require(trace.provenance.max_context <= context, "trace: max_context", trace.provenance.max_context,
+            f"at most {context}, the model's")  # fmt: skip
+    costs = None if options.profile is None else read_profile(resolve_profile(options.profile)).costs()
+    prompts = None if forced else prompts_of(trace, model, options.dataset_path)
+    return Bench(options, model, trace, prompts, costs, command_line())
+
+
+def _check_model(model: LoadedModel, origin: Provenance) -> None:
+    """What is served must be what was recorded."""
+    for name, here, there in (
+        ("model", model.config.name, origin.model),
+        ("weights_sha256", model.weights_sha256, origin.weights_sha256),
+        ("adapter_sha256", model.adapter_sha256, origin.adapter_sha256),
+    ):
+        require(here == there, name, here, f"{there!r}, the trace's, or --acceptance forced")
+
+
+def prompts_of(trace: DenseTrace, model: LoadedModel, paths: Sequence[Path]) -> dict[str, Sequence[int]]:
+    """Token ids of each request: those of the trace, or out of the prompt files that it was recorded from."""
+    found: dict[str, Sequence[int]] = {
+        request.request_id: request.prompt_ids.tolist() for request in trace.requests if request.prompt_ids is not None
+    }
+    texts = {prompt.prompt_id: prompt for prompt in read_prompts(paths)} if paths else {}
+    for request in trace.requests:
+        name = request.request_id
+        if name in found:
+            continue
+        if name not in texts or texts[name].sha256 != request.prompt_sha256 or model.tokenizer is None:
+            raise InputError(f"request {name!r}: no prompt; allowed: traces with token ids, or --dataset-path with it")
+        found[name] = model.tokenizer.encode_chat(texts[name].text)
+        require(len(found[name]) == request.prompt_tokens, f"request {name!r}: prompt tokens", len(found[name]),
+                request.prompt_tokens)  # fmt: skip
+    return found
+
+
+def trace_identity(trace: DenseTrace) -> dict[str, object]:
+    """What a measurement says about the trace that its requests are of."""
+    kept = ("model", "weights_sha256", "adapter_sha256", "prompt_set_sha256", "max_output_tokens", "max_context")
+    return {name: getattr(trace.provenance, name) for name in kept}
+
+
+def _setup(bench: Bench) -> dict[str, object]:
+    """What no two runs of a folder may differ in."""
+    options, model = bench.options, bench.model
+    return {
+        "model": model.config.name,
+        "weights_sha256": model.weights_sha256,
+        "adapter_sha256": model.adapter_sha256,
+        "dtype": options.dtype,
+        "gpu": gpu_name(model.decoder.device),
+        "acceptance": options.acceptance,
+        "trace": trace_identity(bench.trace),
+        "requests_each": options.requests_each,
+        "least_requests": options.least_requests,
+        "steady_s": options.steady_s,
+        "seed": options.seed,
+        "batching": options.batching,
+        "max_batched_tokens": options.max_batched_tokens,
+        "kv_tokens": options.kv_tokens,
+    }
+
+
+def _measured(bench: Bench, task: Task) -> tuple[Path, float]:
+    options, origin = bench.options, bench.trace.provenance
+    trace = only_datasets(bench.trace, _names(task.key.dataset))
+    server = Server(bench.model.decoder, trace, bench.prompts, options.batching, options.max_batched_tokens,
+                    options.kv_tokens)  # fmt: skip
+    rows = _rows(bench, task, trace)
+    found = closed_loop(
+        server,
+        lambda: policy_of(task.key.policy, origin.block_sizes, origin.model, bench.costs),
+        rows,
+        task.key.concurrency,
+        # later repeats serve what the first one did
+        options.steady_s if task.repeat == 1 else None,
+    )
+    return _written(bench, task, trace, found)
+
+
+def _rows(bench: Bench, task: Task, trace: DenseTrace) -> list[int]:
+    """Rows of the requests to send: as many as the first repeat sent, if there is one."""
+    options = bench.options
+    count = max(options.requests_each * task.key.concurrency, options.least_requests)
+    first = options.output / name_of(*task.key, 1)
+    if task.repeat > 1:
+        count = len(read_measurement(first).about.request_ids)
+    return serving_order(len(trace.requests), count, options.seed)
+
+
+def _written(bench: Bench, task: Task, trace: DenseTrace, found: Found) -> tuple[Path, float]:
+    about = _about(bench, task, [trace.requests[row].request_id for row in found.run.request.tolist()])
+    own = replace(found.run, request=np.arange(len(found.run.request)))
+    measured = Measurement(about, own, np.array(found.draft_s), np.array(found.forward_s))
+    figures = metrics_of(own, rounds_of(trace))
+    path = bench.options.output / about.name
+    if found.served is not None and task.role == ROLES[0]:
+        provenance = replace(trace.provenance, note=NOTE, engine_commit=about.origin["engine_commit"])
+        write_trace(found.served.trace(provenance), path.with_name(path.name.removesuffix(SUFFIX) + TRACE))
+    write_measurement(path, measured, figures)
+    return path, float(figures["steady_output_throughput"] or figures["output_throughput"] or 0)
+
+
+def _about(bench: Bench, task: Task, names: Sequence[str]) -> About:
+    options, model = bench.options, bench.model
+    device = model.decoder.device
+    origin = {
+        "model": model.config.name,
+        "weights_sha256": model.weights_sha256,
+        "adapter_sha256": model.adapter_sha256 or "none",
+        "dtype": options.dtype,
+        "gpu": gpu_name(device),
+        "driver": driver_version(device),
+        "torch": str(torch.__version__),
+        "engine_commit": engine_commit(),
+        "command": bench.command,
+        "created": datetime.now(UTC).isoformat(timespec="seconds"),
+    }
+    return About(
+        *task.key,
+        task.repeat,
+        task.role,
+        bench.session,
+        options.acceptance,
+        options.batching,
+        options.max_batched_tokens,
+        options.kv_tokens,
+        tuple(names),
+        trace_identity(bench.trace),
+        origin,
+    )
+
+
+def lacking(options: MeasureOptions) -> int:
+    """Runs that are still to be made."""
+    return len(pending(options.output, [PointKey(*key) for key in options.points], options.repeats))
