@@ -237,7 +237,10 @@ def test_every_step_makes_progress(setup: Setup) -> None:
     assert (run.steps["query_tokens"] + run.steps["draft_tokens"] > 0).all()
     emits = np.zeros(len(prefills), np.bool_)
     emits[run.emission_step] = True
-    assert emits[~prefills].all() or setup.policy.startswith("overlap")
+    silent = ~emits & ~prefills
+    # drafts that a later step verifies
+    assert (run.steps["draft_tokens"][silent] > 0).all()
+    assert not silent.any() or setup.policy in ("overlap:B=8", "regime")
     # prefilled tokens are bounded by the prompts and what is prefilled again, so the run ends
     assert prefills.sum() <= run.prompt_tokens.sum() + run.recomputed_tokens
 
