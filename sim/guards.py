@@ -5,14 +5,12 @@ from dataclasses import dataclass
 
 from recguide.sim.costs import DECODE, ROUND, CostModel, Profile
 from recguide.sim.curves import Curve
-from recguide.sim.sweep import Point, place_of
+from recguide.sim.sweep import MOSTLY, Point, place_of
 from recguide.traces.dense import DenseTrace
 from recguide.traces.errors import InputError
 
 FLAT = 1.05
 """The dearest forward over the cheapest one, up to which a profile says nothing about block sizes."""
-MOSTLY = 0.5
-"""Extrapolated share of a point's time from which it is a guess."""
 TOLERANCE = 1.05
 """Of the ceiling: forwards are medians of measurements."""
 COMPARED = {"weights_sha256": True, "adapter_sha256": True, "dtype": False}

@@ -39,7 +39,7 @@ class Load:
     """Shape of Gamma distributed gaps; None: constant ones."""
     workload: Workload | None = None
     num_prompts: int | None = None
-    """Rows of the workload to serve; None: all."""
+    """Rows of the workload to serve, skipped ones not counted; None: all."""
     seed: int = 0
     stitch: bool = True
     """Whether an output longer than any recorded one may be put together from several."""
@@ -63,8 +63,7 @@ class Load:
         times = None if self.rate is None else random_times(self.rate, self.burstiness, self.seed + 1)
         if self.workload is None:
             return as_recorded(rounds, self.order, times)
-        rows = islice(self.workload.rows(drawn), self.num_prompts)
-        found = _Draws(rounds, groups, self, drawn).arrivals(rows)
+        found = islice(_Draws(rounds, groups, self, drawn).arrivals(self.workload.rows(drawn)), self.num_prompts)
         if times is None:
             return found
         return (each._replace(arrival_s=time) for each, time in zip(found, times, strict=False))

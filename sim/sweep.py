@@ -41,6 +41,8 @@ DERIVED = ("speedup", "speedup_ci_low", "speedup_ci_high", "bound_output_through
 """Figures of a point that depend on others."""
 NOTICED = 0.05
 """Extrapolated share of a point's time from which readers are warned, and its marker is hollow."""
+MOSTLY = 0.5
+"""And from which it is a guess."""
 ENOUGH = 4
 """Requests for each place in flight, below which filling up and running empty weigh on the whole run's figures."""
 
@@ -252,7 +254,8 @@ def _few_requests(points: Sequence[Point], num_recorded: int) -> list[str]:
 
 def _extrapolation(points: Sequence[Point]) -> list[str]:
     shares = {place_of(point): point["extrapolated_share"] or 0 for point in points}
-    outside = {where: float(share) for where, share in shares.items() if float(share) > NOTICED}
+    # what is beyond that is told by a guard
+    outside = {where: float(share) for where, share in shares.items() if NOTICED < float(share) <= MOSTLY}
     if not outside:
         return []
     worst = max(outside, key=lambda where: outside[where])

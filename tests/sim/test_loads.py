@@ -97,6 +97,13 @@ def test_as_many_rows_as_asked_for_are_served_and_none_is_refused(tmp_path: Path
         empty.check(ROUNDS, GROUPS, Limits())
 
 
+def test_skipped_rows_are_none_of_those_asked_for(tmp_path: Path) -> None:
+    rows = ("0,10,5", "1,99999,5", "2,oops,5", "3,10,5", "4,10,5")
+    arrivals, counts = drawn(Load((), workload=workload(tmp_path, *rows, lenient=True), num_prompts=2))
+    assert [each.arrival_s for each in arrivals] == [0.0, 3.0]
+    assert counts.skipped == 2
+
+
 def test_a_request_that_never_fits_is_found_before_anything_runs(tmp_path: Path) -> None:
     load = Load((), workload=workload(tmp_path, "0,10,5", "0,90,12"))
     load.check(ROUNDS, GROUPS, Limits(page_size=1, kv_pages=101))
