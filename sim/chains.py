@@ -12,7 +12,7 @@ import numpy as np
 from recguide.sim.adaptive import Equation3, certainty
 from recguide.sim.history import Floats, Signal
 from recguide.sim.methods import Policy
-from recguide.sim.oneforward import OneForward
+from recguide.sim.oneforward import OneForward, look
 from recguide.sim.online import Window
 from recguide.sim.overlap import Bools, Outcome
 from recguide.sim.policies import ByLoad, Fixed
@@ -177,8 +177,8 @@ class OneForwardChains:
             who, entry = who[going], entry[going]
             found.append((who, entry))
             # whoever holds no draft takes that of the first source, after a draft forward or without one
-            source = np.maximum(method.next_source.take(entry), 0)
-            entry = source * rows + entry % rows + method.emitted.take(entry)
+            source = np.maximum(look(method.next_source, entry), 0)
+            entry = source * rows + entry % rows + look(method.emitted, entry)
             going = ~self.rounds.finished.take(entry % rows)
         counts, (entry,) = request_by_request(len(standing.at), found)
         return self._with_drafts(counts, entry)
@@ -198,10 +198,10 @@ class OneForwardChains:
             counts,
             at,
             size,
-            np.where(drafts, size, method.query_tokens.take(entry)),
+            np.where(drafts, size, look(method.query_tokens, entry)),
             drafts,
-            np.where(drafts, 0, method.emitted.take(entry)),
-            method.outcome.take(entry),
+            np.where(drafts, 0, look(method.emitted, entry)),
+            look(method.outcome, entry),
         )
 
 

@@ -3,7 +3,7 @@
 import numpy as np
 
 from recguide.sim.costs import CostModel
-from recguide.sim.overlap import NO_DRAFT, SEEDED, Tables
+from recguide.sim.overlap import NO_DRAFT, SEEDED, AnyInts, Tables
 from recguide.sim.rounds import AR, Ints
 from recguide.sim.running import Running
 from recguide.sim.steps import Work
@@ -18,9 +18,9 @@ class OneForward:
     def __init__(self, tables: Tables, costs: CostModel, kind: str, first_source: int = NO_DRAFT) -> None:
         self.costs, self.kind = costs, kind
         self.num_rows = len(tables.block_size)
-        self.block_size = tables.block_size
+        self.block_size = tables.block_size.astype(np.int64)
         # one source more, for requests that have room for an AR step alone
-        one = np.ones(self.num_rows, np.int64)
+        one = np.ones(self.num_rows, np.int16)
         self.plain = tables.query_tokens.size
         self.query_tokens = np.concatenate([tables.query_tokens.ravel(), one])
         self.accept_len = np.concatenate([tables.accept_len.ravel(), one])
@@ -54,7 +54,7 @@ class OneForward:
 
     def _work(self, drafts: Ints, count: int, context: int) -> Work:
         drafted, verified = int(drafts.sum()), int(self._sizes.sum())
-        tokens, largest = int(self.query_tokens.take(self._rounds).sum()), int(self._sizes.max(initial=0))
+        tokens, largest = int(look(self.query_tokens, self._rounds).sum()), int(self._sizes.max(initial=0))
         kinds = (kind_of(self.kind, bool(len(drafts)), tokens, verified, largest),)
         curve = self.costs.curve(kinds, count, drafted + tokens)
         seconds, outside = curve(context), not curve.covers(context)
@@ -69,14 +69,19 @@ class OneForward:
         if not len(self._rounds):
             return [], []
         entry = self._rounds
-        accepted = self.accept_len.take(entry) if running.resized else None
-        tokens = running.emit(self.emitted.take(entry), accepted, self._sizes, self.rows, step)
-        source = self.next_source.take(entry)
+        accepted = look(self.accept_len, entry) if running.resized else None
+        tokens = running.emit(look(self.emitted, entry), accepted, self._sizes, self.rows, step)
+        source = look(self.next_source, entry)
         following = source * self.num_rows + entry % self.num_rows + np.array(tokens)
         running.held[slice(None) if self.rows is None else self.rows] = np.where(source == NO_DRAFT, -1, following)
         if self.outcomes is not None:
             self.outcomes += self.outcome.take(entry).tolist()
         return tokens, self._sizes.tolist()
+
+
+def look(column: AnyInts, entries: Ints) -> Ints:
+    """What the tables say there."""
+    return column.take(entries).astype(np.int64)
 
 
 def kind_of(layout: str, drafting: bool, tokens: int, verified: int, largest: int) -> str:

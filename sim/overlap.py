@@ -7,6 +7,7 @@ branch adds B query tokens and the trunk none.
 
 from dataclasses import dataclass
 from enum import IntFlag
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -16,6 +17,7 @@ from recguide.sim.rounds import AR, Ints, Rounds
 from recguide.traces.dense import is_risky, matched_lens
 
 Bools = NDArray[np.bool_]
+AnyInts = NDArray[np.integer[Any]]
 
 CONTINUATIONS = ("two-risky", "always", "never")
 MAX_CORRECTIONS = 3
@@ -102,25 +104,30 @@ def prepared(
 
 def _packed(flags: Bools) -> NDArray[np.uint32]:
     """[drafts] One bit for each of up to 32 flags, the first one lowest."""
-    octets = np.zeros((len(flags), 4), np.uint8)
-    packed = np.packbits(flags, axis=1, bitorder="little")
-    octets[:, : packed.shape[1]] = packed
-    return octets.view("<u4").ravel()
+    # products of 16 flags each are exact in float32, and many times faster than numpy's own packing of short rows
+    weights = np.exp2(np.arange(16)).astype(np.float32)
+    low, high = ((part @ weights[: part.shape[1]]).astype(np.uint32) for part in _halves(flags.astype(np.float32)))
+    packed: NDArray[np.uint32] = low | high << np.uint32(16)
+    return packed
+
+
+def _halves(flags: NDArray[np.float32]) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
+    return flags[:, :16], flags[:, 16:]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Tables:
     """The outcome of a one-forward round at every row of ``Rounds`` for each source of its draft: [sources, rows]."""
 
-    block_size: Ints
+    block_size: AnyInts
     """[rows] Smaller at the context limit; 1: an AR step, which needs no draft."""
-    query_tokens: Ints
+    query_tokens: AnyInts
     """Of the verifier row and the branches."""
-    accept_len: Ints
-    emitted: Ints
-    outcome: Ints
+    accept_len: AnyInts
+    emitted: AnyInts
+    outcome: AnyInts
     """``Outcome`` flags."""
-    next_source: Ints
+    next_source: AnyInts
     """Where the draft of the next round came from, or ``NO_DRAFT``."""
 
 
@@ -133,7 +140,8 @@ def overlap_tables(rounds: Rounds, rules: Overlap) -> Tables:
     block = np.full(len(rounds.finished), rules.block_size)
     if rounds.largest is not None:
         block = np.minimum(block, rounds.largest)
-    stacked = [np.stack(parts) for parts in zip(*sources, strict=True)]
+    # small numbers all of them, of every position of the trace
+    stacked = [np.stack(parts, dtype=np.int16, casting="unsafe") for parts in zip(*sources, strict=True)]
     return _clipped(rounds, rules, Tables(block, *stacked))
 
 

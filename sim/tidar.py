@@ -46,4 +46,4 @@ def tidar_tables(rounds: Rounds, rules: Tidar) -> Tables:
     block, tokens = np.where(fits, size, AR), np.where(fits, size * (size + 1), 1)
     cut = (accepted > left) * Outcome.CUT.value
     rows = [part[None] for part in (tokens, accepted, np.minimum(accepted, left), cut, np.full(len(match), NO_DRAFT))]
-    return Tables(block, *rows)
+    return Tables(block, *(row.astype(np.int16) for row in rows))
