@@ -148,8 +148,12 @@ def write_policy(fitted: Adaptive, path: Path) -> None:
 
 
 def read_policy(path: Path) -> Adaptive:
-    """Read a policy file; ValueError names the file, the field, what was found and what is allowed."""
-    document = read_document(path, KIND, "fit")
+    """Read a policy file; InputError names the file, the field, what was found and what is allowed."""
+    return policy_from(path, read_document(path, KIND, "fit"))
+
+
+def policy_from(path: Path, document: Mapping[str, Any]) -> Adaptive:
+    """The policy in a document of this file; InputError as :func:`read_policy`."""
     try:
         return _checked(_parsed(document))
     except KeyError as error:

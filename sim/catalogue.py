@@ -9,6 +9,7 @@ from recguide.sim.adaptive import CANDIDATES, Adaptive, adaptive, read_policy
 from recguide.sim.allocation import optimum
 from recguide.sim.costs import CostModel
 from recguide.sim.drafts import Key
+from recguide.sim.joint_file import read_joint
 from recguide.sim.methods import Policy
 from recguide.sim.online import EXPLORATION, bandit, goodput, window
 from recguide.sim.options import (
@@ -140,7 +141,11 @@ def fitting(path: str, rounds: Rounds, costs: CostModel, usage: str = "adaptive:
     """The policy file at ``path``; ValueError unless it fits the trace and the costs."""
     if not path:
         raise InputError(f"needs a policy file, {usage}; `recguide fit` makes one from a trace and a profile")
-    fitted = read_policy(Path(path))
+    return checked_fit(path, read_policy(Path(path)), rounds, costs)
+
+
+def checked_fit(path: str, fitted: Adaptive, rounds: Rounds, costs: CostModel) -> Adaptive:
+    """The same policy; InputError unless it was fitted to this model, profile and GPU, and its blocks were recorded."""
     for size in fitted.candidates:
         rounds.check(size)
     profile = fitted.provenance.get("profile", {})
@@ -174,6 +179,19 @@ def _regime_keys(argument: str) -> tuple[Key, ...]:
     return _overlap_of(found).keys
 
 
+def _joint(argument: str, rounds: Rounds, costs: CostModel) -> Policy:
+    if not argument:
+        raise InputError("needs a policy file, joint:FILE.json; `recguide fit --joint` makes one")
+    policy = read_joint(Path(argument))
+    checked_fit(argument, policy.fitted, rounds, costs)
+    return policy
+
+
+def _joint_keys(argument: str) -> tuple[Key, ...]:
+    """Those of the file's candidates; a file at fault is told when it is read."""
+    return read_joint(Path(argument)).keys if argument and Path(argument).is_file() else ()
+
+
 def _ragged(argument: str, rounds: Rounds, costs: CostModel) -> Policy:
     rules = ragged_named(argument)
     rounds.check(rules.block_size)
@@ -205,6 +223,7 @@ POLICIES: Mapping[str, Maker] = {
     "adaptive-s": partial(_adaptive, strata=False),
     "overlap": _overlap,
     "regime": _regime,
+    "joint": _joint,
     "tidar": _tidar,
     "window": lambda argument, rounds, costs: window(blocks_of(rounds)),
     "goodput": lambda argument, rounds, costs: goodput(blocks_of(rounds), costs),
@@ -220,6 +239,7 @@ TAKES_OPTIONS: Mapping[str, str] = {
     "adaptive-s": "adaptive-s:FILE",
     "overlap": "overlap[:OPTIONS]",
     "regime": "regime:file=FILE[,OPTIONS]",
+    "joint": "joint:FILE",
     "tidar": "tidar[:B=...]",
     "ragged": "ragged[:B=...]",
     "bandit": "bandit[:exploration=...]",
@@ -227,6 +247,7 @@ TAKES_OPTIONS: Mapping[str, str] = {
 KEYS: Mapping[str, Callable[[str], tuple[Key, ...]]] = {
     "overlap": lambda argument: overlap_named(argument).keys,
     "regime": _regime_keys,
+    "joint": _joint_keys,
     "tidar": lambda argument: tidar_named(argument).keys,
     "ragged": lambda argument: ragged_named(argument).keys,
 }

@@ -23,6 +23,9 @@ def fit(
     ] = None,
     bonus: Annotated[bool, typer.Option(help="Whether the bonus token is one of the decisions.")] = True,
     seed: Annotated[int, typer.Option(min=0, help="Of the mixture of block sizes that is walked through.")] = 0,
+    joint: Annotated[
+        Path | None, typer.Option(help="Also fit rows and block sizes together, into this policy file.")
+    ] = None,
     plot: Annotated[Path | None, typer.Option(help="A PNG of V_B and the decisions; default: beside OUTPUT.")] = None,
     cross_model: Annotated[
         bool, typer.Option("--cross-model", help="Allow the acceptance of one model on the costs of another.")
@@ -44,6 +47,7 @@ def fit(
         Signal(head, bonus),
         bins,
         seed,
+        joint,
         plot or output.with_suffix(".png"),
         cross_model,
         force,

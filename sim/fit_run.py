@@ -17,6 +17,8 @@ from recguide.sim.fit_plots import plot_policy
 from recguide.sim.fitting import CONCURRENCIES, ENOUGH, Calibration, Settings, calibrate, checked, fit_rows
 from recguide.sim.guards import check_sources, settle
 from recguide.sim.history import Signal
+from recguide.sim.joint_file import write_joint
+from recguide.sim.joint_fit import fit_joint
 from recguide.sim.lowload import with_low_load
 from recguide.sim.rounds import Rounds, rounds_of
 from recguide.sim.sweep import only_datasets
@@ -46,6 +48,7 @@ class Fit:
     signal: Signal
     bins: int
     seed: int
+    joint: Path | None
     plot: Path
     cross_model: bool
     force: bool
@@ -70,7 +73,11 @@ def run_fit(wanted: Fit) -> None:
     for warning in warnings:
         words.print(f"warning: {warning}", style="yellow", highlight=False, soft_wrap=True)
     words.print(_remarks(fitted, times), highlight=False, soft_wrap=True)
-    for path in (wanted.output, wanted.plot):
+    written = [wanted.output, wanted.plot]
+    if wanted.joint is not None:
+        write_joint(fit_joint(trace, profile.costs(), fitted), wanted.joint)
+        written.append(wanted.joint)
+    for path in written:
         typer.echo(path)
 
 

@@ -2,6 +2,7 @@
 
 from recguide.sim.batching import Batching
 from recguide.sim.costs import CostModel
+from recguide.sim.joint import Joint, JointSteps
 from recguide.sim.oneforward import OneForward
 from recguide.sim.overlap import SEEDED, Overlap, overlap_tables
 from recguide.sim.policies import BlockPolicy
@@ -11,7 +12,7 @@ from recguide.sim.steps import Linear, Method
 from recguide.sim.tidar import Tidar, tidar_tables
 from recguide.sim.trimmed import Ragged, Trimmed
 
-Policy = BlockPolicy | Overlap | Tidar | Ragged | Regime
+Policy = BlockPolicy | Overlap | Tidar | Ragged | Regime | Joint
 """A function that chooses block sizes, or the rules of a method of its own."""
 
 
@@ -21,6 +22,8 @@ def method_of(policy: Policy, rounds: Rounds, costs: CostModel, batching: Batchi
         return OneForward(overlap_tables(rounds, policy), costs, "rows")
     if isinstance(policy, Tidar):
         return OneForward(tidar_tables(rounds, policy), costs, "quadratic", SEEDED)
+    if isinstance(policy, Joint):
+        return JointSteps(rounds, costs, policy)
     if isinstance(policy, Ragged):
         return Trimmed(rounds, costs, policy)
     if isinstance(policy, Regime):

@@ -13,6 +13,8 @@ from recguide.sim.batching import BATCHINGS
 from recguide.sim.catalogue import POLICIES, make_policy, rounds_for
 from recguide.sim.costs import linear_costs
 from recguide.sim.fitting import fit_in_sample
+from recguide.sim.joint_file import write_joint
+from recguide.sim.joint_fit import fit_joint
 from recguide.sim.replay import Replay, replay
 from recguide.traces.dense import DenseRequest, DenseTrace, Drafts
 
@@ -26,13 +28,16 @@ def names(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
     """Every policy of the catalogue, ready to be made."""
     folder: Path = tmp_path_factory.mktemp("policies")
     trace = random_trace(1, 12, min_output_tokens=80, max_output_tokens=120)
-    write_policy(fit_in_sample(trace, COSTS, concurrencies=(1, 4)), folder / "fitted.json")
+    fitted = fit_in_sample(trace, COSTS, concurrencies=(1, 4))
+    write_policy(fitted, folder / "fitted.json")
+    write_joint(fit_joint(trace, COSTS, fitted), folder / "joint.json")
     (folder / "own.py").write_text("def choose(seen):\n    return 8 + 8 * (seen.matched * 2 > seen.checked)\n")
     options = {
         "fixed": "fixed:16",
         "adaptive": f"adaptive:{folder}/fitted.json",
         "adaptive-s": f"adaptive-s:{folder}/fitted.json",
         "regime": f"regime:file={folder}/fitted.json,switch=2",
+        "joint": f"joint:{folder}/joint.json",
     }
     return {head: options.get(head, head) for head in POLICIES} | {"own": f"{folder}/own.py:choose"}
 
