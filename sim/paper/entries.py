@@ -1,0 +1,84 @@
+"""Published figures beside ours, one an entry, with what each is to us and why those that miss do."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from recguide.sim.paper.targets import Target
+
+Figures = Mapping[str, float]
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """One figure of a table."""
+
+    name: str
+    target: Target | None
+    """None where the paper has no such figure."""
+    ours: float | None
+    band: tuple[float, float] | None
+    """Ours where everything that the profile infers lies at an edge of its band."""
+    recorded: float | None
+    """The same figure of the recorded traces."""
+
+    @property
+    def difference(self) -> float | None:
+        """Ours less the paper's."""
+        return None if self.target is None or self.ours is None else self.ours - self.target.value
+
+    @property
+    def missed(self) -> bool:
+        """Whether it differs by more than was promised."""
+        within = self.target.within if self.target else None
+        return within is not None and self.difference is not None and abs(self.difference) > within
+
+    @property
+    def share(self) -> float | None:
+        """The difference as a share of the paper's figure; None where that is 0."""
+        if self.target is None or self.difference is None or self.target.value == 0:
+            return None
+        return self.difference / abs(self.target.value)
+
+
+@dataclass(frozen=True, slots=True)
+class Claim:
+    """Something that the paper says of its results, and whether it holds for ours."""
+
+    text: str
+    holds: bool
+    kind: str
+    detail: str
+
+
+@dataclass(frozen=True, slots=True)
+class Section:
+    """One table or figure for one model."""
+
+    name: str
+    model: str
+    title: str
+    about: str
+    entries: Sequence[Entry]
+    claims: Sequence[Claim] = ()
+    reasons: Sequence[str] = ()
+    """Why figures miss, in sentences."""
+    figures: Mapping[str, Any] = field(default_factory=dict)
+    """Plots, by name."""
+
+    @property
+    def missed(self) -> list[Entry]:
+        """Figures out of their bounds."""
+        return [entry for entry in self.entries if entry.missed]
+
+
+def joined(
+    ours: Figures, targets: Mapping[str, Target], edges: Sequence[Figures] = (), recorded: Figures | None = None
+) -> list[Entry]:
+    """Entries in the order of ours, then what only the paper has."""
+    found = []
+    for name in [*ours, *(name for name in targets if name not in ours)]:
+        at_edges = [edge[name] for edge in edges if name in edge]
+        band = (min(at_edges), max(at_edges)) if at_edges else None
+        found.append(Entry(name, targets.get(name), ours.get(name), band, (recorded or {}).get(name)))
+    return found

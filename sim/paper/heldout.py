@@ -1,0 +1,134 @@
+"""What policies gain on datasets that they were not fitted to, with 95% intervals over datasets, beside the paper's.
+
+Each dataset is served by itself, with policies that were fitted to all other ones.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+
+import joblib
+import numpy as np
+from scipy.stats import t as student
+
+from recguide.sim.adaptive import Adaptive, adaptive
+from recguide.sim.batching import BATCHINGS
+from recguide.sim.chances import keys_for
+from recguide.sim.costs import CostModel
+from recguide.sim.fitting import fit_in_sample
+from recguide.sim.joint_fit import decode_rate, fit_joint
+from recguide.sim.methods import Policy
+from recguide.sim.overlap import Overlap
+from recguide.sim.paper.published import BLOCK_SIZES, LOADS
+from recguide.sim.policies import fixed
+from recguide.sim.replay import replay
+from recguide.sim.rounds import Rounds, rounds_of
+from recguide.sim.walks import always, walk
+from recguide.traces.dense import DenseTrace
+
+LEAST, EACH_PLACE = 24, 3
+"""Requests served: at least so many, and so many for each place in flight."""
+Rates = Mapping[tuple[str, int], float]
+"""Tokens per second of decoding, by way and concurrency."""
+
+
+@dataclass(frozen=True, slots=True)
+class Gain:
+    """One way over another one at a load."""
+
+    load: int
+    gain: float
+    low: float
+    high: float
+    """95% interval of the mean over datasets (Student's t, of logarithms)."""
+    of_dataset: Mapping[str, float]
+
+
+def held_out(trace: DenseTrace, costs: CostModel, loads: Sequence[int] = LOADS, jobs: int = -1) -> dict[str, Rates]:
+    """By dataset: every way's rates at every load."""
+    names = sorted({request.dataset for request in trace.requests})
+    if len(names) < 2:
+        return {}
+    run = joblib.delayed(rates_of)
+    found = joblib.Parallel(n_jobs=jobs)(run(trace, costs, name, loads) for name in names)
+    return dict(zip(names, found, strict=True))
+
+
+def rates_of(trace: DenseTrace, costs: CostModel, name: str, loads: Sequence[int]) -> Rates:
+    """One dataset served under policies that were fitted to the others."""
+    others = replace(trace, requests=tuple(request for request in trace.requests if request.dataset != name))
+    mine = replace(trace, requests=tuple(request for request in trace.requests if request.dataset == name))
+    fitted = fit_in_sample(others, costs, concurrencies=loads)
+    joint = fit_joint(others, costs, fitted)
+    rounds = rounds_of(mine, keys_for(BLOCK_SIZES))
+    best = _best_fixed(rounds_of(others), fitted)
+    found: dict[tuple[str, int], float] = {}
+    ready = joint.over(rounds)
+    for load in loads:
+        ways: dict[str, tuple[Policy, str]] = {
+            "LinearSS": (fixed(16), "bucket"),
+            "best fixed": (fixed(best[load]), "bucket"),
+            "overlap": (Overlap(), "bucket"),
+            "buckets": (adaptive(fitted), "bucket"),
+            "no padding": (adaptive(fitted), "ragged"),
+            "joint": (ready, "bucket"),
+            "joint knows": (replace(ready, clairvoyant=True), "bucket"),
+            "joint, no branches": (replace(ready, corrections=0, continuation=False), "bucket"),
+            "joint, one correction": (replace(ready, corrections=1), "bucket"),
+        }
+        found |= {(way, load): _rate(rounds, costs, policy, load, batching) for way, (policy, batching) in ways.items()}
+        found["paper", load] = found["overlap" if load == 1 else "buckets", load]
+        found["best plain", load] = max(found[way, load] for way in ("best fixed", "overlap"))
+    return found
+
+
+def _best_fixed(rounds: Rounds, fitted: Adaptive) -> dict[int, int]:
+    """By load: the block size with the least time in full batches over these requests."""
+    walks = {size: walk(rounds, partial(always, size), fitted.signal) for size in BLOCK_SIZES}
+    best = {}
+    for load in fitted.loads:
+        seconds = {size: float(each.seconds(load.cost_s, len(rounds.first)).sum()) for size, each in walks.items()}
+        best[load.concurrency] = min(seconds, key=lambda size: seconds[size])
+    return best
+
+
+def _rate(rounds: Rounds, costs: CostModel, policy: Policy, load: int, batching: str) -> float:
+    count = len(rounds.first)
+    order = [i % count for i in range(max(LEAST, EACH_PLACE * load))]
+    return decode_rate(replay(rounds, costs, policy, concurrency=load, order=order, batching=BATCHINGS[batching]))
+
+
+COMPARED: Mapping[str, tuple[str, str]] = {
+    "overlap (B = 16) over LinearSS (B = 16)": ("overlap", "LinearSS"),
+    "adaptive buckets over the best fixed block": ("buckets", "best fixed"),
+    "adaptive blocks without padding over the best fixed block": ("no padding", "best fixed"),
+    "joint over the paper's rule": ("joint", "paper"),
+    "joint over the better of overlap and the best fixed block": ("joint", "best plain"),
+    "branches: joint over joint without them": ("joint", "joint, no branches"),
+    "more than one correction: joint over joint with one": ("joint", "joint, one correction"),
+    "what knowing the next round would add to joint": ("joint knows", "joint"),
+}
+
+
+def gains_of(rates: Mapping[str, Rates]) -> dict[str, list[Gain]]:
+    """Every comparison at every load, means of logarithms over datasets."""
+    loads = sorted({load for found in rates.values() for _, load in found})
+    return {
+        name: [
+            _gain({dataset: found[one, load] / found[other, load] for dataset, found in rates.items()}, load)
+            for load in loads
+        ]
+        for name, (one, other) in COMPARED.items()
+    }
+
+
+def _gain(ratios: Mapping[str, float], load: int) -> Gain:
+    logs = np.log(np.array(list(ratios.values())))
+    half = float(student.ppf(0.975, len(logs) - 1) * logs.std(ddof=1) / len(logs) ** 0.5) if len(logs) > 1 else 0.0
+    mean, low, high = (float(np.expm1(logs.mean() + sign * half)) for sign in (0, -1, 1))
+    return Gain(load, mean, low, high, {name: ratio - 1 for name, ratio in ratios.items()})
+
+
+def beaten_everywhere(gains: Sequence[Gain]) -> bool:
+    """Whether the whole interval lies above 0 at every load."""
+    return all(gain.low > 0 for gain in gains)
