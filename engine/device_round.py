@@ -5,8 +5,8 @@ laid it out. So nobody asks which it is: a graph holds as many forwards as one l
 self-speculation, and the host looks at how far requests are once in many launches, one look late. On the CPU the same
 step runs as it is, in torch.
 
-Attention is torch's under a mask over the whole capacity or, with ``rows``, `kernels/row_attention.py`: keys lie in
-pages either way, and what the device lays out (visible tokens, prefix lengths) is what that kernel reads.
+Attention is torch's under a mask or, with ``rows``, `kernels/row_attention.py`: keys lie in pages either way, and what
+the device lays out (visible tokens, prefix lengths) is what that kernel reads.
 """
 
 from collections.abc import Sequence
@@ -16,11 +16,12 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from recguide.engine.attention import attend_folded, mask_bias
-from recguide.engine.decode import BLOCK_SIZES, Generation, Round, prefill
+from recguide.engine.attention import attend, attend_folded, mask_bias
+from recguide.engine.decode import BLOCK_SIZES, Generation, Round
+from recguide.engine.device_cache import PAGE_SIZE, DeviceCache
 from recguide.engine.device_reports import Outputs, Report
 from recguide.engine.fused import FusedAttention, fused_hidden
-from recguide.engine.model import Decoder, Draft, KVCache, masked_attention
+from recguide.engine.model import Attention, Decoder, Draft
 from recguide.kernels import round_state as rs
 from recguide.kernels.accept import advance, advance_reference, start
 from recguide.kernels.layouts import Rows
@@ -30,7 +31,6 @@ from recguide.kernels.row_attention import row_attention
 from recguide.kernels.row_plan import RowPlan, tile_for
 from recguide.sim.overlap import Overlap
 
-PAGE_SIZE = 16
 # masks span a multiple of this: each is a graph of its own
 SPAN_STEP = 256
 FINISH_REASONS = {rs.ENDED: "eos", rs.LIMITED: "length"}
@@ -70,8 +70,12 @@ class DeviceRounds:
         launches: int = 8,
         rows: bool = False,
         fused: bool = True,
+        pages: int | None = None,
     ) -> None:
-        """``capacity`` is in tokens of a request; the host looks once in ``launches``. ``fused`` matters on a GPU."""
+        """``capacity`` is in tokens of a request; the host looks once in ``launches``. ``fused`` matters on a GPU.
+
+        With ``pages`` requests share so many pages of 16 tokens; else each has what it may need.
+        """
         if rules.lockstep and forwards % 2:
             raise ValueError(f"forwards is {forwards}; allowed: even, a draft and a verification each")
         self.decoder, self.rules, self.forwards, self.launches = decoder, rules, forwards, launches
@@ -84,40 +88,27 @@ class DeviceRounds:
         self.barred = barred_ids(decoder.config.mask_id, decoder.config.eos_ids, device)
         self.scratch = scratch_for(num_requests * rules.num_tokens, decoder.config.vocab_size, device)
         # the last forward may write a whole one behind the last token
-        self.capacity = -(-(capacity + rules.num_tokens) // PAGE_SIZE) * PAGE_SIZE
-        self._make_cache(num_requests)
+        self.cache = DeviceCache(decoder, num_requests, capacity + rules.num_tokens, pages)
+        self.capacity = self.cache.most * PAGE_SIZE
+        if self.rows:
+            self._make_rows(num_requests)
         self.graphs: dict[int, torch.cuda.CUDAGraph] = {}
         self.memory = torch.cuda.graph_pool_handle() if self.cuda else None
 
-    def _make_cache(self, num_requests: int) -> None:
-        config, device = self.decoder.config, self.decoder.device
-        shape = (config.num_layers, num_requests, self.capacity, config.num_kv_heads, config.head_dim)
-        held = [torch.zeros(shape, device=device, dtype=self.decoder.dtype) for _ in range(2)]
-        # one memory in two shapes: slots of requests, and pages
-        self.cache = KVCache.over(held[0].transpose(2, 3), held[1].transpose(2, 3))
-        keys, values = (part.flatten(1, 2).unflatten(1, (-1, PAGE_SIZE)) for part in held)
-        self.pages = (keys, values)
-        self.first_slot = self.capacity * torch.arange(num_requests, device=device)[:, None]
-        if self.rows:
-            self._make_rows(num_requests)
-
     def _make_rows(self, num_requests: int) -> None:
         config, tokens = self.decoder.config, self.rules.num_tokens
-        pages = torch.arange(
-            num_requests * self.capacity // PAGE_SIZE, dtype=torch.int32, device=self.first_slot.device
-        )
-        ends = tokens * torch.arange(num_requests + 1, dtype=torch.int32, device=pages.device)
-        table = pages.view(num_requests, -1)
-        self.row_args = Rows(ends, self.forward.prefix_lens, table, self.forward.visible.flatten())
+        ends = tokens * torch.arange(num_requests + 1, dtype=torch.int32, device=self.decoder.device)
+        table, visible = self.cache.tables.table, self.forward.visible.flatten()
+        self.row_args = Rows(ends, self.forward.prefix_lens, table, visible)
         tile = tile_for(tokens * config.num_heads // config.num_kv_heads, config.head_dim, self.decoder.dtype)
         heads = (config.num_heads, config.num_kv_heads)
-        self.plan = RowPlan(num_requests, num_requests * tokens, heads, config.head_dim, pages.device, tile)
+        self.plan = RowPlan(num_requests, num_requests * tokens, heads, config.head_dim, ends.device, tile)
 
     @torch.no_grad()
     def run(self, prompts: Sequence[Sequence[int]], max_new_tokens: int) -> list[Generation]:
         """The greedy output of every prompt, as :func:`decode.linear_self_speculation` gives it, rounds included.
 
-        RuntimeError where the verifier gives NaN. ``outputs`` keeps the rounds with their outcome flags.
+        RuntimeError where the verifier gives NaN or pages run out. ``outputs`` keeps rounds with their outcome flags.
         """
         self.begin(prompts, max_new_tokens)
         self.outputs = Outputs(len(prompts))
@@ -149,9 +140,10 @@ class DeviceRounds:
         return state
 
     def _generations(self, state: NDArray[np.int32]) -> list[Generation]:
-        broken = np.flatnonzero(state[:, rs.FINISH] == rs.BROKEN).tolist()
-        if broken:
-            raise RuntimeError(f"requests {broken}: the verifier's logits hold NaN")
+        for finish, why in ((rs.BROKEN, "the verifier's logits hold NaN"), (rs.STARVED, "no KV pages were left")):
+            found = np.flatnonzero(state[:, rs.FINISH] == finish).tolist()
+            if found:
+                raise RuntimeError(f"requests {found}: {why}")
         return [
             Generation(tuple(tokens), FINISH_REASONS[int(finish)], tuple(Round(*entry[:3]) for entry in rounds))
             for tokens, finish, rounds in zip(
@@ -162,10 +154,12 @@ class DeviceRounds:
     @torch.no_grad()
     def begin(self, prompts: Sequence[Sequence[int]], max_new_tokens: int) -> None:
         """Cache the prompts and start every request behind its first token."""
-        first = prefill(self.decoder, self.cache, prompts)
+        first, apart = self.cache.read_prompts(self.decoder, prompts)
         lens = torch.tensor([len(prompt) for prompt in prompts], device=first.device)
         limits = (self.rules.max_context - lens).clamp(max=max_new_tokens)
         start(self.requests, self.forward, lens, limits, first, self.eos, self.sizes, self.rules)
+        self.cache.settle(self.requests, self.forward)
+        self.cache.take_prompts(apart)
 
     def launch(self, longest: int) -> None:
         """Some forwards of requests that have up to ``longest`` tokens behind them, without waiting."""
@@ -193,16 +187,24 @@ class DeviceRounds:
             found = logit_statistics_reference(logits, self.barred)
         then = advance if self.cuda else advance_reference
         then(self.requests, self.forward, found, self.eos, self.sizes, self.rules)
+        self.cache.settle(self.requests, self.forward)
 
     def _hidden(self, span: int, draft: Draft) -> Tensor:
-        forward = self.forward
+        forward, slots = self.forward, self.cache.slots(self.forward)
         if not self.fused:
-            mask = rs.tail_mask(forward, span)
-            attention = masked_attention(mask, self.decoder.dtype, self.cache, forward.slots)
-            return self.decoder.run(forward.ids, forward.positions, attention, draft)
-        attention_of = self._row_attention() if self.rows else self._masked_attention(span)
-        slots = (forward.slots + self.first_slot).flatten()
-        return fused_hidden(self.decoder, forward.ids, forward.positions, slots, self.pages, attention_of, draft)
+            return self.decoder.run(forward.ids, forward.positions, self._attention(slots, span), draft)
+        attention = self._row_attention() if self.rows else self._masked_attention(span)
+        pages = (self.cache.keys, self.cache.values)
+        return fused_hidden(self.decoder, forward.ids, forward.positions, slots, pages, attention, draft)
+
+    def _attention(self, slots: Tensor, span: int) -> Attention:
+        bias = mask_bias(rs.tail_mask(self.forward, span), self.decoder.dtype)
+
+        def attention(layer: int, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+            self.cache.write(layer, slots, k.flatten(0, 1), v.flatten(0, 1))
+            return attend(q.transpose(1, 2), *self.cache.read(layer, span), bias)
+
+        return attention
 
     def _masked_attention(self, span: int) -> FusedAttention:
         config = self.decoder.config
@@ -210,8 +212,8 @@ class DeviceRounds:
         bias = bias.repeat(1, 1, config.num_heads // config.num_kv_heads, 1)
 
         def attention(layer: int, q: Tensor) -> Tensor:
-            keys, values = self.cache.read(layer, len(q), span)
-            return attend_folded(q.transpose(1, 2), keys, values, bias).transpose(1, 2).flatten(2)
+            attended = attend_folded(q.transpose(1, 2), *self.cache.read(layer, span), bias)
+            return attended.transpose(1, 2).flatten(2)
 
         return attention
 
@@ -219,14 +221,15 @@ class DeviceRounds:
         self.plan.update(self.row_args)
 
         def attention(layer: int, q: Tensor) -> Tensor:
-            keys, values = (part[layer] for part in self.pages)
+            keys, values = self.cache.keys[layer], self.cache.values[layer]
             return row_attention(q.flatten(0, 1), keys, values, self.row_args, self.plan).view(*q.shape[:2], -1)
 
         return attention
 
     def _captured(self, span: int) -> torch.cuda.CUDAGraph:
         kept = [(column, column.clone()) for column in self._columns()]
-        # what the first run of a kernel sets up must not be recorded
+        # what the first run of a kernel sets up must not be recorded; nobody goes on in it, so no page changes hands
+        self.requests.state[:, rs.FINISH], self.requests.state[:, rs.PHASE] = rs.LIMITED, rs.DONE
         side = torch.cuda.Stream()
         side.wait_stream(torch.cuda.current_stream())
         with torch.cuda.stream(side):
@@ -240,7 +243,8 @@ class DeviceRounds:
         return graph
 
     def _columns(self) -> list[Tensor]:
-        return [getattr(part, name) for part in (self.requests, self.forward) for name in part.__slots__]
+        parts = (self.requests, self.forward, self.cache.tables)
+        return [getattr(part, name) for part in parts for name in part.__slots__]
 
 
 def device_self_speculation(
@@ -254,10 +258,11 @@ def device_self_speculation(
     launches: int = 8,
     rows: bool = False,
     fused: bool = True,
+    pages: int | None = None,
 ) -> list[Generation]:
     """What :func:`decode.linear_self_speculation` gives, in rounds that need no host; options as in DeviceRounds."""
     limit = decoder.config.max_context if max_context is None else max_context
     capacity = max(min(len(prompt) + max_new_tokens, limit) for prompt in prompts)
     made = round_rules(decoder, rules, limit, block_sizes)
-    runner = DeviceRounds(decoder, len(prompts), capacity, made, launches=launches, rows=rows, fused=fused)
+    runner = DeviceRounds(decoder, len(prompts), capacity, made, launches=launches, rows=rows, fused=fused, pages=pages)
     return runner.run(prompts, max_new_tokens)
