@@ -25,7 +25,9 @@ from recguide.sim.rounds import Rounds
 from recguide.sim.tiers import Tier, tiered
 
 COSTS = linear_costs(1e-3, 2e-5, 1e-7, host_s=1e-4)
-FITTED = fit_in_sample(random_trace(1, 12, min_output_tokens=80, max_output_tokens=120), COSTS, concurrencies=(1, 4))
+FITTED = fit_in_sample(
+    random_trace(1, 12, min_output_tokens=80, max_output_tokens=120), COSTS, concurrencies=(1, 2, 3, 5, 8, 12, 20, 40)
+)
 FOLLOWED: dict[str, Policy] = {
     "adaptive": adaptive(FITTED),
     "adaptive-s": adaptive(FITTED, strata=False),
@@ -102,7 +104,13 @@ def test_hundreds_of_requests_in_unequal_blocks_are_served_the_same() -> None:
     trace = random_trace(7, 40, min_output_tokens=40, max_output_tokens=160)
     rounds = rounds_for(trace, KEYS)
     order = np.random.default_rng(0).integers(0, 40, 200).tolist()
-    for name, batching in (("window", "bucket"), ("adaptive", "bucket:round-robin"), ("regime", "bucket:oldest")):
+    for name, batching in (
+        ("window", "bucket"),
+        ("adaptive", "bucket"),
+        ("adaptive", "bucket:round-robin"),
+        ("adaptive", "bucket:oldest"),
+        ("regime", "bucket:oldest"),
+    ):
         policy = FOLLOWED[name] if name in FOLLOWED else make_policy(name, rounds, COSTS)
         run = both(rounds, policy, order, 48, batching, Limits())
         assert len(set(run.emission_block_size.tolist())) > 2
