@@ -66,7 +66,7 @@ class DeviceRounds:
         capacity: int,
         rules: rs.RoundRules,
         *,
-        forwards: int = 2,
+        forwards: int | None = None,
         launches: int = 8,
         rows: bool = False,
         fused: bool = True,
@@ -74,8 +74,10 @@ class DeviceRounds:
     ) -> None:
         """``capacity`` is in tokens of a request; the host looks once in ``launches``. ``fused`` matters on a GPU.
 
-        With ``pages`` requests share so many pages of 16 tokens; else each has what it may need.
+        ``forwards`` defaults to 4 there, since between two graphs the device idles longer than within one, and to 2 on
+        a CPU. With ``pages`` requests share so many pages of 16 tokens; else each has what it may need.
         """
+        forwards = forwards or (4 if decoder.device.type == "cuda" else 2)
         if rules.lockstep and forwards % 2:
             raise ValueError(f"forwards is {forwards}; allowed: even, a draft and a verification each")
         self.decoder, self.rules, self.forwards, self.launches = decoder, rules, forwards, launches
