@@ -83,7 +83,7 @@ def _prepared(options: ServeOptions) -> Bench:
     policy = policy_of(options.policy, options.block_sizes, model.config.name, costs)
     context = options.max_model_len or min(load.longest(options.block_sizes[-1]), model.config.max_context)
     limits = _limits(options, model, context)
-    config = EngineConfig(options.block_sizes, limits, context, batching)
+    config = EngineConfig(options.block_sizes, limits, context, batching, enforce_eager=options.enforce_eager)
     return Bench(options, model, load, Engine(model.decoder, policy, config, load.judge), figures)
 
 

@@ -38,6 +38,7 @@ class ServeOptions:
     prefill_chunk: int | None
     kv_tokens: int | None
     kv_page_size: int
+    enforce_eager: bool
     goodput: tuple[str, ...]
     metric_percentiles: str
     label: str | None
@@ -77,6 +78,7 @@ def serve(
     prefill_chunk: Annotated[int | None, typer.Option(min=1, help="split prompts into steps of so many tokens")] = None,
     kv_tokens: Annotated[int | None, typer.Option(min=1, help="tokens that the KV cache holds")] = None,
     kv_page_size: Annotated[int, typer.Option(min=1, help="tokens of a KV page")] = 16,
+    enforce_eager: Annotated[bool, typer.Option("--enforce-eager", help="no CUDA graphs")] = False,
     goodput: Annotated[list[str] | None, typer.Option(help="service levels, 'ttft:500 tpot:50' in ms")] = None,
     metric_percentiles: Annotated[str, typer.Option(help="of the latencies; a list with commas")] = "99",
     label: Annotated[str | None, typer.Option(help="written into the results")] = None,

@@ -1,51 +1,42 @@
 """One forward over what several requests bring, padding-free, over paged keys (paper, section 5.3).
 
-Everything that a forward reads is one array of integers, made on the host and sent in one copy, lengths among it. What
-a forward found stays on the device until `read` asks for it: a verify takes the tokens of its draft from there.
+On a GPU a shape that comes back is captured as a CUDA graph, which reads everything from one array. What a forward
+found stays on the device until `read` asks for it: a verify takes the tokens of its draft from there.
 """
 
+from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass
-from itertools import accumulate
 from typing import NamedTuple
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
+from torch.nn import functional as F  # noqa: N812
 
+from recguide.engine.fused import fused_hidden
 from recguide.engine.host import Stopwatch
-from recguide.engine.model import Attention, Decoder
+from recguide.engine.inputs import Fill, Inputs, Shape, shape_of
+from recguide.engine.model import Decoder, Draft
 from recguide.engine.pages import PagedCache
 from recguide.engine.planning import Piece
 from recguide.engine.sampling import perturbed
-from recguide.kernels.layouts import Rows, tail_slots
 from recguide.kernels.logit_statistics import (
     LogitStatistics,
     barred_ids,
     logit_statistics,
     logit_statistics_reference,
 )
+from recguide.kernels.logit_tiling import Scratch, scratch_for
 from recguide.kernels.row_attention import row_attention, row_attention_reference
 from recguide.kernels.row_plan import RowPlan, tile_for
 from recguide.sim.rounds import Ints
 
-Fill = tuple[Ints, Ints]
-"""Which tokens of a forward take which scores' best tokens of the forward before."""
-
-
-@dataclass(frozen=True, slots=True)
-class Batch:
-    """What one forward reads, on the device."""
-
-    ids: Tensor  # int64 [1, tokens]
-    positions: Tensor  # int64 [1, tokens]
-    gate: Tensor  # bool [1, tokens, 1]
-    any_draft: bool
-    scored: Tensor  # int64 [scores]
-    rows: Rows
-    fill: tuple[Tensor, Tensor] | None
-    sampling: tuple[Tensor, Tensor, Tensor] | None  # temperature, seed and position of each score
+CAPTURE_AFTER = 2
+"""Forwards of a shape that run without a graph before it gets one."""
+MAX_CAPTURED = 4096
+"""Tokens of the largest forward that gets one; what is larger keeps the GPU busy by itself."""
+FIRST_SCORES = 1024
 
 
 class Scores(NamedTuple):
@@ -68,138 +59,166 @@ class Scores(NamedTuple):
 
 
 class Forwards:
-    """Runs forwards of one model over one cache."""
+    """Runs forwards of one model over one cache.
 
-    def __init__(self, decoder: Decoder, cache: PagedCache) -> None:
+    ``rounded`` makes shapes few, and ``graphs`` captures those that come back; both are for GPUs.
+    """
+
+    def __init__(self, decoder: Decoder, cache: PagedCache, graphs: bool = True, rounded: bool | None = None) -> None:
         self.decoder, self.cache, self.device = decoder, cache, decoder.device
+        self.cuda = self.device.type == "cuda"
+        self.graphs = graphs and self.cuda
+        self.rounded = self.cuda if rounded is None else rounded
         self.barred = barred_ids(decoder.config.mask_id, decoder.config.eos_ids, self.device)
         self.watch = Stopwatch(self.device)
         """Seconds of forwards by the device's clock."""
-        self._plans: dict[tuple[int, int], RowPlan] = {}
+        self._results: dict[bool, Tensor] = {}
+        """[6, scores] By whether the forward takes tokens of the one before it: outside of what graphs use again."""
+        self._inputs: dict[Shape, Inputs] = {}
+        self._plans: dict[Shape, RowPlan] = {}
+        self._scratch: dict[int, Scratch] = {}
+        self._captured: dict[Shape, torch.cuda.CUDAGraph] = {}
+        self._seen: Counter[Shape] = Counter()
+        self._memory = torch.cuda.graph_pool_handle() if self.graphs else None
 
     @torch.no_grad()
-    def run(self, pieces: Sequence[Piece], fill: Fill | None = None, before: Tensor | None = None) -> Tensor:
+    def run(self, pieces: Sequence[Piece], fill: Fill | None = None, *, graph: bool = True) -> Tensor:
         """Run the pieces together; gives the statistics of their scores, one below the other, ``[6, scores]``.
 
-        ``before`` are the statistics of the forward whose tokens ``fill`` takes.
+        They are overwritten by the next forward that has, or has not, a ``fill``, which takes tokens from the last one
+        that had none. Without ``graph`` none is used or made: for shapes that hardly ever come back.
         """
-        batch = self.batch(pieces, fill)
-        found: list[Tensor] = []
-        self.watch.run(lambda: found.append(self._run(batch, before)))
-        return found[0]
+        exact = shape_of(pieces, self.cache.page_size, fill is not None)
+        shape = exact.rounded() if self.rounded else exact
+        inputs = self.inputs(shape)
+        inputs.put(pieces, self.cache, fill)
+        result = self._result(shape)
+        self.watch.run(lambda: self._launch(inputs, graph))
+        return result[:, : exact.scores]
 
-    def _run(self, batch: Batch, before: Tensor | None) -> Tensor:
-        ids = batch.ids
-        if batch.fill is not None:
-            assert before is not None
-            into, source = batch.fill
+    def inputs(self, shape: Shape) -> Inputs:
+        """The array that forwards of a shape read."""
+        if shape not in self._inputs:
+            if not self.rounded:
+                # shapes are many, and nobody needs the array of the last one
+                self._inputs.clear()
+            self._inputs[shape] = Inputs(shape, self.device)
+        return self._inputs[shape]
+
+    def _result(self, shape: Shape) -> Tensor:
+        held = self._results.get(shape.filled)
+        if held is None or held.shape[1] < shape.scores:
+            # graphs know where the old one lies
+            self._captured.clear()
+            size = max(shape.scores, 2 * held.shape[1] if held is not None else FIRST_SCORES)
+            self._results[shape.filled] = torch.zeros(len(LogitStatistics._fields), size, device=self.device)
+        return self._results[shape.filled]
+
+    def _launch(self, inputs: Inputs, graph: bool) -> None:
+        shape = inputs.shape
+        if not (self.graphs and graph) or shape.tokens > MAX_CAPTURED:
+            self._compute(inputs)
+            return
+        if shape not in self._captured:
+            self._seen[shape] += 1
+            self._compute(inputs)
+            if self._seen[shape] >= CAPTURE_AFTER:
+                self._captured[shape] = self._capture(inputs)
+            return
+        self._captured[shape].replay()
+
+    def _capture(self, inputs: Inputs) -> torch.cuda.CUDAGraph:
+        """A graph of what has just run, so that all kernels are there."""
+        torch.cuda.synchronize(self.device)
+        graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(graph, pool=self._memory):
+            self._compute(inputs)
+        return graph
+
+    def _compute(self, inputs: Inputs) -> None:
+        """Everything that a forward does on the device; it asks the host for nothing."""
+        shape = inputs.shape
+        hidden = self.hidden(inputs, {"all": True, "none": False, "some": inputs["gate"].bool()[None, :, None]})
+        if shape.scores:
+            found = self._statistics(hidden[0, inputs["scored"].long()], inputs)
+            self._results[shape.filled][:, : shape.scores].copy_(found)
+
+    def hidden(self, inputs: Inputs, draft: dict[str, Draft]) -> Tensor:
+        """Hidden states ``[1, tokens, hidden]``; ``draft`` says for each kind of forward which tokens are drafts."""
+        ids = inputs["ids"].long()
+        if inputs.shape.filled:
+            source = inputs["source"].long()
             # what is no token is fed as some token, and is known to be wrong when it is read
-            ids = ids.clone()
-            ids[0, into] = before[0, source].long().clamp(min=0)
-        draft = batch.gate if batch.any_draft else False
-        hidden = self.decoder.run(ids, batch.positions, self.attention(batch.rows), draft)
-        return self._statistics(hidden[0, batch.scored], batch)
+            before = self._results[False][0, source.clamp(min=0)].long().clamp(min=0)
+            ids = torch.where(source >= 0, before, ids)
+        positions, slots = inputs["positions"].long()[None], inputs["slots"].long()
+        routed = draft[inputs.shape.draft]
+        if self.cuda:
+            return self._fused(inputs, ids[None], positions, slots, routed)
+        return self._plain(inputs, ids[None], positions, slots, routed)
 
-    def batch(self, pieces: Sequence[Piece], fill: Fill | None) -> Batch:
-        """Send what the pieces say."""
-        layouts = [piece.layout for piece in pieces]
-        lens, cached = [len(layout) for layout in layouts], [piece.cached for piece in pieces]
-        ends = [0, *accumulate(lens)]
-        totals = [before + length for before, length in zip(cached, lens, strict=True)]
-        table = self.cache.table([piece.live.pages for piece in pieces], totals)
-        gate = np.concatenate([layout.gate for layout in layouts])
-        scores = [len(layout.scored) for layout in layouts]
-        about = np.concatenate([layout.predicts for layout in layouts]) + np.repeat(cached, scores)
-        sampled = any(piece.live.wish.temperature for piece in pieces)
-        parts = [
-            np.concatenate([np.asarray(piece.ids, np.int64) for piece in pieces]),
-            np.concatenate([layout.positions for layout in layouts]) + np.repeat(cached, lens),
-            gate,
-            np.concatenate([layout.scored for layout in layouts]) + np.repeat(ends[:-1], scores),
-            np.concatenate([layout.visible for layout in layouts]),
-            np.array(ends),
-            np.array(cached),
-            table.ravel(),
-            *(fill or ()),
-            *((np.repeat([piece.live.wish.seed for piece in pieces], scores), about) if sampled else ()),
-        ]
-        sent = self._sent(parts)
-        ids, positions, gates, scored, visible, indptr, prefix, pages = sent[:8]
-        rows = Rows(indptr.int(), prefix.int(), pages.int().view(table.shape), visible.int())
-        filled = (sent[8], sent[9]) if fill else None
-        sampling = None
-        if sampled:
-            heat = np.repeat([piece.live.wish.temperature for piece in pieces], scores).astype(np.float32)
-            sampling = (torch.from_numpy(heat).to(self.device), sent[-2], sent[-1])
-        gates = gates.bool()[None, :, None]
-        return Batch(ids[None], positions[None], gates, bool(gate.any()), scored, rows, filled, sampling)
-
-    def _sent(self, parts: Sequence[NDArray[np.integer | np.bool_]]) -> tuple[Tensor, ...]:
-        """Arrays of integers on the device, in one copy."""
-        whole = torch.from_numpy(np.concatenate(parts).astype(np.int64, copy=False))
-        if self.device.type == "cuda":
-            whole = whole.pin_memory().to(self.device, non_blocking=True)
-        sent: tuple[Tensor, ...] = whole.split([len(part) for part in parts])
-        return sent
-
-    def attention(self, rows: Rows) -> Attention:
-        """Attention of these rows, which writes their keys and values first."""
-        cache = self.cache
-        slots = tail_slots(rows, cache.page_size)
-        plan = self._plan(rows) if self.device.type == "cuda" else None
+    def _plain(self, inputs: Inputs, ids: Tensor, positions: Tensor, slots: Tensor, draft: Draft) -> Tensor:
+        cache, rows = self.cache, inputs.rows
 
         def attention(layer: int, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
             cache.write(layer, slots, k[0], v[0])
-            keys, values = cache.keys[layer], cache.values[layer]
-            if plan is not None:
-                out = row_attention(q[0], keys, values, rows, plan)
-            else:
-                out = row_attention_reference(q[0], keys, values, rows)[0].to(q.dtype)
-            return out.transpose(0, 1)[None]
+            out = row_attention_reference(q[0], cache.keys[layer], cache.values[layer], rows)[0]
+            # tokens that fill the shape up have no request, and their NaN is nobody's
+            return out.to(q.dtype).transpose(0, 1)[None]
 
-        return attention
+        return self.decoder.run(ids, positions, attention, draft)
 
-    def _plan(self, rows: Rows) -> RowPlan:
-        config = self.decoder.config
-        tokens = rows.visible.shape[0]
-        shape = (_power_of_2(rows.num_requests), _power_of_2(tokens))
-        if shape not in self._plans:
-            group = config.num_heads // config.num_kv_heads
-            tile = tile_for(-(-tokens // rows.num_requests) * group, config.head_dim, self.decoder.dtype)
-            heads = (config.num_heads, config.num_kv_heads)
-            self._plans[shape] = RowPlan(*shape, heads, config.head_dim, self.device, tile)
-        plan = self._plans[shape]
+    def _fused(self, inputs: Inputs, ids: Tensor, positions: Tensor, slots: Tensor, draft: Draft) -> Tensor:
+        cache, rows = self.cache, inputs.rows
+        plan = self._plan(inputs.shape)
         plan.update(rows)
-        return plan
 
-    def _statistics(self, hidden: Tensor, batch: Batch) -> Tensor:
-        if not len(hidden):
-            return torch.zeros(len(LogitStatistics._fields), 0, device=self.device)
-        logits = self.decoder.logits(hidden)
+        def attention(layer: int, q: Tensor) -> Tensor:
+            # tokens that fill the shape up get no attention: what they hold must be a number
+            out = torch.zeros_like(q[0])
+            row_attention(q[0], cache.keys[layer], cache.values[layer], rows, plan, out=out)
+            return out.flatten(1)[None]
+
+        return fused_hidden(self.decoder, ids, positions, slots, (cache.keys, cache.values), attention, draft)
+
+    def _plan(self, shape: Shape) -> RowPlan:
+        if shape not in self._plans:
+            config = self.decoder.config
+            group = config.num_heads // config.num_kv_heads
+            tile = tile_for(-(-shape.tokens // shape.requests) * group, config.head_dim, self.decoder.dtype)
+            heads = (config.num_heads, config.num_kv_heads)
+            sizes = shape.requests, shape.tokens
+            self._plans[shape] = RowPlan(*sizes, heads, config.head_dim, self.device, tile)
+        return self._plans[shape]
+
+    def _statistics(self, hidden: Tensor, inputs: Inputs) -> Tensor:
+        logits = F.linear(hidden, self.decoder.head)
         found = self._found(logits)
-        if batch.sampling is not None:
+        if inputs.shape.sampled:
             # what is sure and what is picked depends on the noise; how uncertain the model is does not
-            found = self._found(perturbed(logits, *batch.sampling))._replace(entropy=found.entropy)
+            noise = inputs["heat"].view(torch.float32), inputs["seeds"].long(), inputs["about"].long()
+            found = self._found(perturbed(logits.float(), *noise))._replace(entropy=found.entropy)
         # token ids are exact in fp32
         return torch.stack([column.float() for column in found])
 
     def _found(self, logits: Tensor) -> LogitStatistics:
-        made = logit_statistics if self.device.type == "cuda" else logit_statistics_reference
-        return made(logits, self.barred)
+        if not self.cuda:
+            return logit_statistics_reference(logits.float(), self.barred)
+        count = len(logits)
+        if count not in self._scratch:
+            self._scratch[count] = scratch_for(count, logits.shape[1], self.device)
+        return logit_statistics(logits, self.barred, self._scratch[count])
 
 
-def read(statistics: Tensor) -> Scores:
-    """Fetch what forwards found, which waits for the device."""
-    first, second, second_no_eos, p1, margin, entropy = statistics.cpu().numpy()
+def read(*statistics: Tensor) -> Scores:
+    """Fetch what forwards found, one below the other, which waits for the device."""
+    whole = statistics[0] if len(statistics) == 1 else torch.cat(statistics, 1)
+    first, second, second_no_eos, p1, margin, entropy = whole.cpu().numpy().copy()
     ids = first.astype(np.int64), second.astype(np.int64), second_no_eos.astype(np.int64)
     return Scores(*ids, _steps(margin), _steps(p1), entropy)
 
 
 def _steps(share: NDArray[np.float32]) -> NDArray[np.uint8]:
     """Shares in steps of 1/256, as traces have them; NaN is 0."""
-    steps: NDArray[np.uint8] = np.clip(np.floor(np.nan_to_num(share) * 256), 0, 255).astype(np.uint8)
+    steps: NDArray[np.uint8] = np.clip(np.nan_to_num(share) * 256, 0, 255).astype(np.uint8)
     return steps
-
-
-def _power_of_2(number: int) -> int:
-    return 1 << max(number - 1, 0).bit_length()

@@ -8,10 +8,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
-import torch
 
-from recguide.engine.forwards import Fill, Scores, read
+from recguide.engine.forwards import Scores, read
 from recguide.engine.host import Stopwatch
+from recguide.engine.inputs import Fill
 from recguide.engine.outcomes import Change, accepted, outcome_of
 from recguide.engine.planning import Piece, draft_piece, verify_piece
 from recguide.engine.requests import Live, room_for, seen_of
@@ -47,7 +47,7 @@ class LinearWay:
 
     def plan(self, running: Sequence[Live], step: int) -> Planned:
         """Ask the policy, and take along whom the batching chooses."""
-        wanted = self.policy(seen_of(running, self.tallies))
+        wanted = _with_wishes(self.policy(seen_of(running, self.tallies)), running)
         largest = room_for(running, self.setup.block_sizes, self.setup.max_context)
         waited = np.array([step - live.ran for live in running])
         chosen, rows = choose_blocks(wanted, largest, waited, self.batching, self._last)
@@ -73,10 +73,10 @@ class LinearWay:
         statistics = []
         if drafts:
             self.watch.run(lambda: statistics.append(forwards.run(drafts)))
-            statistics.append(forwards.run(verifies, _fill(drafts, verifies, blocks.sizes), statistics[0]))
+            statistics.append(forwards.run(verifies, _fill(drafts, verifies, blocks.sizes)))
         else:
             statistics.append(forwards.run(verifies))
-        return self._changes(blocks, read(torch.cat(statistics, 1)))
+        return self._changes(blocks, read(*statistics))
 
     def _changes(self, blocks: Blocks, found: Scores) -> list[Change]:
         """What the scores of all drafts, and behind them of all verifies, come to."""
@@ -116,6 +116,12 @@ class LinearWay:
     def draft_seconds(self, planned: Planned, seconds: float) -> float:
         """As the device's clock measured it."""
         return self.watch.take()
+
+
+def _with_wishes(chosen: int | Ints, running: Sequence[Live]) -> int | Ints:
+    """What the policy chose, but for requests that ask for a block size of their own."""
+    asked = np.array([live.wish.block_size or 0 for live in running])
+    return np.where(asked > 0, asked, chosen) if asked.any() else chosen
 
 
 def _work(lives: Sequence[Live], sizes: Sequence[int], filled: Sequence[int]) -> Work:

@@ -64,7 +64,9 @@ class PagedCache:
         self.page_size = page_size
         each = -(-scratch_tokens // page_size) + 1
         self.scratch: Int32s = num_pages + np.arange(places * each, dtype=np.int32).reshape(places, each)
-        shape = (config.num_layers, num_pages + places * each, page_size, config.num_kv_heads, config.head_dim)
+        self.waste_page = num_pages + places * each
+        """For keys of tokens that nobody needs."""
+        shape = (config.num_layers, self.waste_page + 1, page_size, config.num_kv_heads, config.head_dim)
         self.keys, self.values = (torch.zeros(shape, device=device, dtype=dtype) for _ in range(2))
 
     def write(self, layer: int, slots: Tensor, keys: Tensor, values: Tensor) -> None:
@@ -72,12 +74,10 @@ class PagedCache:
         self.keys[layer].flatten(0, 1)[slots] = keys
         self.values[layer].flatten(0, 1)[slots] = values
 
-    def table(self, held: Sequence[Sequence[int]], tokens: Sequence[int]) -> Int32s:
-        """Page table ``[requests, pages]`` of a forward at whose end requests have so many tokens; zeros pad it."""
-        counts = [-(-count // self.page_size) for count in tokens]
-        table = np.zeros((len(held), max(counts)), np.int32)
+    def fill_table(self, table: Int32s, held: Sequence[Sequence[int]], counts: Sequence[int]) -> None:
+        """Write a page table ``[requests, pages]``: so many pages of each request, its own ones, then scratch."""
+        table.fill(0)
         for row, pages, count, spare in zip(table, held, counts, self.scratch, strict=False):
             own = min(len(pages), count)
             row[:own] = pages[:own]
             row[own:count] = spare[: count - own]
-        return table

@@ -25,9 +25,14 @@ class Wish:
     """Of the sampled output, which depends on nothing else: neither on other requests nor on how it is drafted."""
     eos_ids: tuple[int, ...] | None = None
     """Tokens that end the output; None: those of the model."""
+    block_size: int | None = None
+    """Of all its rounds, 1 for AR steps; None: what the engine's policy chooses."""
 
-    def check(self, prompt: Sequence[int], vocab_size: int, max_context: int) -> None:
-        """ValueError for what cannot be served."""
+    def check(self, prompt: Sequence[int], vocab_size: int, max_context: int, block_sizes: Sequence[int] = ()) -> None:
+        """ValueError for what cannot be served; ``block_sizes`` are those that a request may choose."""
+        if self.block_size is not None and self.block_size not in block_sizes:
+            allowed = ", ".join(map(str, block_sizes)) or "None: the engine's policy is no choice of block sizes"
+            raise InputError(f"block_size: found {self.block_size}, allowed: {allowed}")
         if self.max_new_tokens < 1:
             raise InputError(f"max_new_tokens: found {self.max_new_tokens}, allowed: at least 1")
         if not 0 <= self.temperature < float("inf"):

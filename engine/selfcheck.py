@@ -11,7 +11,8 @@ import torch
 from torch import Tensor
 
 from recguide.engine.adapters import projections
-from recguide.engine.forwards import Forwards
+from recguide.engine.forwards import CAPTURE_AFTER, Forwards
+from recguide.engine.inputs import shape_of
 from recguide.engine.model import Decoder, LowRank
 from recguide.engine.pages import PagedCache
 from recguide.engine.planning import Piece, branched_piece
@@ -51,7 +52,17 @@ def check_adapter(decoder: Decoder, page_size: int) -> AdapterCheck:
         _difference(everywhere[verifier], without[verifier]),
     )
     _judge(found)
+    _check_graph(forwards, piece)
     return found
+
+
+def _check_graph(forwards: Forwards, piece: Piece) -> None:
+    """RuntimeError where a replayed graph finds anything else than what was captured in it."""
+    first = forwards.run([piece]).clone()
+    for _ in range(CAPTURE_AFTER):
+        again = forwards.run([piece])
+    if not torch.allclose(first, again, rtol=0, atol=0, equal_nan=True):
+        raise RuntimeError("a forward gives something else when it is replayed as a CUDA graph")
 
 
 def _judge(found: AdapterCheck) -> None:
@@ -74,9 +85,10 @@ def _piece(decoder: Decoder) -> Piece:
 
 def _hidden(forwards: Forwards, piece: Piece, gate: bool | None) -> Tensor:
     """Hidden states ``[tokens, hidden]``, with the adapter where the piece says, nowhere or everywhere."""
-    batch = forwards.batch([piece], None)
-    draft = batch.gate if gate is None else torch.full_like(batch.gate, gate)
-    return forwards.decoder.run(batch.ids, batch.positions, forwards.attention(batch.rows), draft)[0].float()
+    inputs = forwards.inputs(shape_of([piece], forwards.cache.page_size, False))
+    inputs.put([piece], forwards.cache, None)
+    own = inputs["gate"].bool()[None, :, None]
+    return forwards.hidden(inputs, {"some": own if gate is None else torch.full_like(own, gate)})[0].float()
 
 
 def _difference(found: Tensor, other: Tensor) -> float:

@@ -9,6 +9,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 
 from recguide.engine.forwards import Forwards
+from recguide.engine.linear import LinearWay
 from recguide.engine.model import Decoder
 from recguide.engine.outcomes import Change, apply
 from recguide.engine.pages import PagedCache, PagePool
@@ -24,6 +25,7 @@ from recguide.sim.history import PAPER
 from recguide.sim.log import Replay, Step
 from recguide.sim.memory import Limits
 from recguide.sim.methods import Policy
+from recguide.sim.rounds import AR
 from recguide.sim.steps import Work
 from recguide.traces.errors import InputError
 
@@ -43,6 +45,10 @@ class EngineConfig:
     batching: Batching = BUCKETED
     keep_log: bool = True
     """Whether every step is kept, for replays and figures; otherwise there are totals alone."""
+    enforce_eager: bool = False
+    """Whether to do without CUDA graphs."""
+    rounded: bool | None = None
+    """Whether forwards are filled up to one of few shapes; None: on a GPU."""
 
     def check(self) -> None:
         """ValueError for what no engine has."""
@@ -76,7 +82,7 @@ class Engine:
         pages, places = self.limits.kv_pages or 0, self.limits.max_running or 0
         where = decoder.device, decoder.dtype
         cache = PagedCache(decoder.config, pages, self.limits.page_size, places, scratch, *where)
-        self.forwards = Forwards(decoder, cache)
+        self.forwards = Forwards(decoder, cache, not config.enforce_eager, config.rounded)
         setup = Setup(self.forwards, judge or AsFound(), config.block_sizes, self.max_context)
         self.way = way_of(policy, setup, config.batching)
         self.prefills = Prefills(setup, self.way.masks)
@@ -100,9 +106,14 @@ class Engine:
         """Requests that are not finished."""
         return self.scheduler.in_flight
 
+    @property
+    def block_choices(self) -> tuple[int, ...]:
+        """Block sizes that a request may ask for: none where the policy is more than a choice of them."""
+        return (AR, *self.config.block_sizes) if isinstance(self.way, LinearWay) else ()
+
     def check_request(self, prompt: Sequence[int], wish: Wish) -> None:
         """ValueError for a request that cannot be served."""
-        wish.check(prompt, self.decoder.config.vocab_size, self.max_context)
+        wish.check(prompt, self.decoder.config.vocab_size, self.max_context, self.block_choices)
 
     def add(self, prompt: Sequence[int], wish: Wish, row: int = 0, arrival_s: float | None = None) -> Live:
         """Take in a request; ValueError where it cannot be served. ``row`` is its row in a trace that is played."""

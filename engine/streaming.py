@@ -6,7 +6,7 @@ drafted is never delivered.
 
 import asyncio
 import threading
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncGenerator, Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from queue import SimpleQueue
@@ -39,7 +39,7 @@ class TextDelta:
     error: str | None = None
 
 
-Deliver = Callable[[Live | Delta | BaseException], None]
+Deliver = Callable[[Delta | BaseException], None]
 
 
 class AsyncEngine:
@@ -49,6 +49,7 @@ class AsyncEngine:
         self.engine = engine
         self._inbox: SimpleQueue[Callable[[], None] | None] = SimpleQueue()
         self._listeners: dict[int, Deliver] = {}
+        self._lives: dict[Deliver, Live] = {}
         self._failure: BaseException | None = None
         self._thread = threading.Thread(target=self._work, name="recguide-engine", daemon=True)
 
@@ -67,29 +68,29 @@ class AsyncEngine:
         """What stopped the engine; no request is served after it."""
         return self._failure
 
-    async def stream(self, prompt: Sequence[int], wish: Wish) -> AsyncIterator[Delta]:
+    async def stream(self, prompt: Sequence[int], wish: Wish) -> AsyncGenerator[Delta, None]:
         """The tokens of an answer as they are committed; ValueError for what cannot be served."""
         if self._failure is not None:
             raise self._failure
         loop = asyncio.get_running_loop()
-        arrived: asyncio.Queue[Live | Delta | BaseException] = asyncio.Queue()
+        arrived: asyncio.Queue[Delta | BaseException] = asyncio.Queue()
         deliver: Deliver = partial(_deliver, loop, arrived)
         self._inbox.put(partial(self._add, prompt, wish, deliver))
-        live = _unless_error(await arrived.get())
-        assert isinstance(live, Live)
         try:
             while True:
-                delta = _unless_error(await arrived.get())
-                assert isinstance(delta, Delta)
+                delta = await arrived.get()
+                if isinstance(delta, BaseException):
+                    raise delta
                 yield delta
                 if delta.finish_reason is not None:
                     return
         finally:
-            self._inbox.put(partial(self._cancel, live))
+            # orders are done one after the other: whoever leaves before the engine knows of the request ends it too
+            self._inbox.put(partial(self._cancel, deliver))
 
     async def stream_text(
         self, tokenizer: Tokenizer, prompt: Sequence[int], wish: Wish, stop: Sequence[str] = ()
-    ) -> AsyncIterator[TextDelta]:
+    ) -> AsyncGenerator[TextDelta, None]:
         """The same as text, up to a stop string."""
         text, deltas = TextStream(tokenizer, stop), self.stream(prompt, wish)
         try:
@@ -103,7 +104,7 @@ class AsyncEngine:
                     return
         finally:
             # a stop string ends the request here and now, not when somebody collects the generator
-            await deltas.aclose()  # type: ignore[attr-defined]
+            await deltas.aclose()
 
     def _work(self) -> None:
         """The thread: what has come in, then a step, until it is told to stop."""
@@ -145,10 +146,12 @@ class AsyncEngine:
             deliver(error)
             return
         self._listeners[live.number] = deliver
-        deliver(live)
+        self._lives[deliver] = live
 
-    def _cancel(self, live: Live) -> None:
-        if self._listeners.pop(live.number, None) is not None:
+    def _cancel(self, deliver: Deliver) -> None:
+        """Whoever listens does so no more; ends the request where it is not finished."""
+        live = self._lives.pop(deliver, None)
+        if live is not None and self._listeners.pop(live.number, None) is not None:
             self.engine.cancel(live)
 
     def _tell(self, changes: Sequence[Change]) -> None:
@@ -164,15 +167,9 @@ class AsyncEngine:
 
 def _deliver(
     loop: asyncio.AbstractEventLoop,
-    arrived: "asyncio.Queue[Live | Delta | BaseException]",
-    item: Live | Delta | BaseException,
+    arrived: "asyncio.Queue[Delta | BaseException]",
+    item: Delta | BaseException,
 ) -> None:
     # a loop that is closed has nobody left who waits
     if not loop.is_closed():
         loop.call_soon_threadsafe(arrived.put_nowait, item)
-
-
-def _unless_error(item: Live | Delta | BaseException) -> Live | Delta:
-    if isinstance(item, BaseException):
-        raise item
-    return item

@@ -71,9 +71,12 @@ class Load:
     max_new: int
     max_context: int
     concurrency: int
+    rounded: bool
+    """Whether forwards are filled up to few shapes, as on a GPU."""
 
     def config(self) -> EngineConfig:
-        return EngineConfig(GRID, self.limits, self.max_context, BATCHINGS[self.batching])
+        batching = BATCHINGS[self.batching]
+        return EngineConfig(GRID, self.limits, self.max_context, batching, rounded=self.rounded)
 
 
 @st.composite
@@ -90,7 +93,7 @@ def loads(draw: st.DrawFn, policies: tuple[str, ...] = tuple(POLICIES)) -> Load:
     # a request must fit into the pages all by itself
     longest = min(max_context, limits.kv_tokens or max_context)
     policy, batching = draw(st.sampled_from(policies)), draw(st.sampled_from(["bucket", "pad", "ragged"]))
-    return Load(policy, batching, limits, draw(st.integers(1, 30)), longest, concurrency)
+    return Load(policy, batching, limits, draw(st.integers(1, 30)), longest, concurrency, draw(st.booleans()))
 
 
 def engine_of(model: LoadedModel, load: Load) -> Engine:
