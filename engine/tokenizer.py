@@ -1,7 +1,7 @@
 """Text to token ids and back, with the chat template of the model: one thin class over a `tokenizers` tokenizer."""
 
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from datetime import datetime
 from pathlib import Path
 from typing import Any, NoReturn
@@ -64,9 +64,15 @@ class Tokenizer:
 
         The template supplies the model's default system prompt. Raises ValueError when the model has no template.
         """
+        return self.encode_messages([{"role": "user", "content": text}])
+
+    def encode_messages(self, messages: Sequence[Mapping[str, str]]) -> list[int]:
+        """Ids of a conversation that the assistant is about to answer; messages have a ``role`` and a ``content``.
+
+        Raises ValueError when the model has no template, and for what its template refuses.
+        """
         if self._template is None:
             raise InputError("tokenizer: the model has no chat template")
-        messages = [{"role": "user", "content": text}]
         # templates ask whether tools are none, and would take what is undefined for some
         given = {"messages": messages, "add_generation_prompt": True, "tools": None, "documents": None}
         try:
