@@ -8,10 +8,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
-import torch
 
-from recguide.engine.forwards import Fill, Scores, read
+from recguide.engine.forwards import Scores, read
 from recguide.engine.host import Stopwatch
+from recguide.engine.inputs import Fill
 from recguide.engine.outcomes import Change, accepted, outcome_of
 from recguide.engine.planning import Piece, draft_piece, verify_piece
 from recguide.engine.requests import Live, room_for, seen_of
@@ -73,10 +73,10 @@ class LinearWay:
         statistics = []
         if drafts:
             self.watch.run(lambda: statistics.append(forwards.run(drafts)))
-            statistics.append(forwards.run(verifies, _fill(drafts, verifies, blocks.sizes), statistics[0]))
+            statistics.append(forwards.run(verifies, _fill(drafts, verifies, blocks.sizes)))
         else:
             statistics.append(forwards.run(verifies))
-        return self._changes(blocks, read(torch.cat(statistics, 1)))
+        return self._changes(blocks, read(*statistics))
 
     def _changes(self, blocks: Blocks, found: Scores) -> list[Change]:
         """What the scores of all drafts, and behind them of all verifies, come to."""

@@ -45,6 +45,10 @@ class EngineConfig:
     batching: Batching = BUCKETED
     keep_log: bool = True
     """Whether every step is kept, for replays and figures; otherwise there are totals alone."""
+    enforce_eager: bool = False
+    """Whether to do without CUDA graphs."""
+    rounded: bool | None = None
+    """Whether forwards are filled up to one of few shapes; None: on a GPU."""
 
     def check(self) -> None:
         """ValueError for what no engine has."""
@@ -78,7 +82,7 @@ class Engine:
         pages, places = self.limits.kv_pages or 0, self.limits.max_running or 0
         where = decoder.device, decoder.dtype
         cache = PagedCache(decoder.config, pages, self.limits.page_size, places, scratch, *where)
-        self.forwards = Forwards(decoder, cache)
+        self.forwards = Forwards(decoder, cache, not config.enforce_eager, config.rounded)
         setup = Setup(self.forwards, judge or AsFound(), config.block_sizes, self.max_context)
         self.way = way_of(policy, setup, config.batching)
         self.prefills = Prefills(setup, self.way.masks)
