@@ -116,6 +116,14 @@ def test_hundreds_of_requests_in_unequal_blocks_are_served_the_same() -> None:
         assert len(set(run.emission_block_size.tolist())) > 2
 
 
+@pytest.mark.parametrize(("seed", "batching"), [(20, "bucket"), (31, "bucket"), (41, "bucket"), (57, "bucket:oldest")])
+def test_who_waited_longest_is_known_after_the_load_changed_what_everyone_does(seed: int, batching: str) -> None:
+    """Here the first in line is not the one who waited longest."""
+    rounds = rounds_for(random_trace(seed, 30, min_output_tokens=20, max_output_tokens=80), KEYS)
+    order = np.random.default_rng(seed).integers(0, 30, 60).tolist()
+    both(rounds, FOLLOWED["adaptive"], order, 40, batching, Limits())
+
+
 @pytest.mark.parametrize("fast", [True, False])
 def test_a_block_size_that_was_not_recorded_is_told(fast: bool) -> None:
     rounds = rounds_for(random_trace(0, 2), [])
