@@ -103,6 +103,9 @@ def table_of(one: Section) -> Table:
     for entry in one.entries:
         if entry.target is not None and entry.target.kind != "input":
             table.add_row(*cells(entry), style="red" if entry.missed else "")
+    for claim in one.claims:
+        verdict = "holds" if claim.holds else "does not hold"
+        table.add_row(f"{claim.text}: {verdict}", style="" if claim.holds else "red")
     return table
 
 

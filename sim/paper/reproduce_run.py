@@ -39,7 +39,8 @@ def run_reproduce(wanted: Sequence[str], folder: Path, traces: Sequence[str], pr
         study = study_of(model, requests, recorded)
         for name in [name for name in names if name in NAMES]:
             sections.append(section(name, study))
-            Console(width=WIDTH).print(table_of(sections[-1]))
+            if any(entry.target for entry in sections[-1].entries) or sections[-1].claims:
+                Console(width=WIDTH).print(table_of(sections[-1]))
     gains = gains_of(held_out(recorded.whole, recorded.costs)) if HELD_OUT in names and recorded else {}
     about = about_of(requests, recorded)
     label = recorded.label if recorded else ""
