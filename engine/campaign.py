@@ -17,6 +17,7 @@ from recguide.engine.served import ServedRun
 from recguide.engine.serving import Engine, EngineConfig
 from recguide.sim.batching import batching_named
 from recguide.sim.log import Replay
+from recguide.sim.measurement import with_ends
 from recguide.sim.memory import Limits
 from recguide.sim.methods import Policy
 from recguide.traces.dense import DenseTrace
@@ -117,6 +118,6 @@ def _warm_up(server: Server, policy: Policy, rows: Sequence[int], concurrency: i
 
 def shifted(run: Replay, started: float) -> Replay:
     """The same with times counted from ``started``."""
-    names = ("sent_s", "started_s", "first_token_s", "finished_s")
     steps = {**run.steps, "start_s": np.maximum(run.steps["start_s"] - started, 0)}
-    return replace(run, steps=steps, **{name: np.maximum(getattr(run, name) - started, 0) for name in names})
+    times = {name: np.maximum(getattr(run, name) - started, 0) for name in ("sent_s", "started_s")}
+    return with_ends(replace(run, steps=steps, **times))

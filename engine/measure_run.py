@@ -22,11 +22,11 @@ from recguide.sim.costs import CostModel, read_profile, resolve_profile
 from recguide.sim.measurement import (
     ALL,
     ROLES,
-    SUFFIX,
     About,
     Measurement,
     name_of,
     read_measurement,
+    served_path,
     write_measurement,
 )
 from recguide.sim.metrics import metrics_of
@@ -37,9 +37,6 @@ from recguide.traces.datasets import read_prompts
 from recguide.traces.dense import DenseTrace, Provenance
 from recguide.traces.errors import InputError
 from recguide.traces.files import read_traces, write_trace
-
-TRACE = ".served.parquet"
-"""Beside a run's file: what was drafted and accepted, where the model said it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -207,7 +204,7 @@ def _written(bench: Bench, task: Task, trace: DenseTrace, found: Found) -> tuple
     path = bench.options.output / about.name
     if found.served is not None and task.role == ROLES[0]:
         provenance = replace(trace.provenance, note=NOTE, engine_commit=about.origin["engine_commit"])
-        write_trace(found.served.trace(provenance), path.with_name(path.name.removesuffix(SUFFIX) + TRACE))
+        write_trace(found.served.trace(provenance), served_path(path))
     write_measurement(path, measured, figures)
     return path, float(figures["steady_output_throughput"] or figures["output_throughput"] or 0)
 

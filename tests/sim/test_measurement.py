@@ -78,7 +78,7 @@ def put(document, place, value) -> None:
         (["log", "emissions", "request", 0], 10**6, r"log.emissions.request\[0\]"),
         (["log", "emissions", "step", 0], 10**6, "log.emissions.step"),
         (["log", "emissions", "tokens", 0], 0, r"log.emissions.tokens\[0\]: allowed: at least 1"),
-        (["log", "requests", "finished_s", 0], 0.0, r"log.requests\[0\]: allowed: in this order"),
+        (["log", "requests", "started_s", 0], 1e6, r"log.requests.started_s\[0\]: allowed: from when it was sent"),
         (["log", "preemptions"], -1, "log.preemptions: found -1"),
         (["output_lens", 0], 10**6, r"output_lens\[0\]: allowed: the sums"),
         (["total_output_tokens"], 1, "total_output_tokens: found 1"),

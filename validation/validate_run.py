@@ -1,0 +1,217 @@
+"""The steps behind `recguide validate`: a campaign, a trace and a profile in; a table, JSON and a page out."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+from rich.table import Table
+
+from recguide.sim.campaigns import Campaign, PointKey, read_campaign
+from recguide.sim.costs import Profile, read_profile, resolve_profile
+from recguide.sim.guards import check_sources, differ, settle
+from recguide.sim.measurement import ALL, Measurement, served_path
+from recguide.sim.results import as_json
+from recguide.sim.sweep_run import title_of
+from recguide.traces.dense import DenseTrace
+from recguide.traces.errors import InputError
+from recguide.traces.files import read_trace, read_traces, replacing
+from recguide.validation.budget import throughputs
+from recguide.validation.charts import figures
+from recguide.validation.frontiers import crossings, frontiers, rankings
+from recguide.validation.heldout import Seen, seen
+from recguide.validation.page import page
+from recguide.validation.points import Compared, compare
+from recguide.validation.replaying import Recorded, recorded
+from recguide.validation.tables import Rows, tables
+from recguide.validation.verdict import Check, Outcome, Thresholds, checks, groups
+
+FORMAT = 1
+DOCUMENT, PAGE = "validation.json", "validation.html"
+DRIFT = 0.02
+"""Of an anchor between sessions, from which readers are warned."""
+
+
+@dataclass(frozen=True, slots=True)
+class ValidateOptions:
+    """The command line, parsed and checked."""
+
+    campaign: Path
+    trace: tuple[str, ...]
+    profile: str
+    output: Path
+    policies: tuple[str, ...]
+    """Of these alone; none: of all that the campaign is to have."""
+    concurrencies: tuple[int, ...]
+    datasets: tuple[str, ...]
+    percentiles: tuple[float, ...]
+    seen: tuple[tuple[str, ...], tuple[str, ...], tuple[str, ...]]
+    """Further concurrencies, datasets and policies that profile or fit rest on."""
+    thresholds: Thresholds
+    cross_model: bool
+    force: bool
+
+
+@dataclass(frozen=True, slots=True)
+class _Sources:
+    campaign: Campaign
+    recorded: Recorded
+    profile: Profile
+    title: str
+    warnings: list[str]
+
+
+def run(options: ValidateOptions) -> bool:
+    """Compare, print and write; gives whether every threshold is kept and nothing is missing."""
+    sources = _sources(options)
+    wanted = _wanted(options, sources.campaign)
+    missing = sources.campaign.missing(wanted, options.thresholds.repeats)
+    there = [key for key in wanted if sources.campaign.runs.get(key)]
+    if not there:
+        raise InputError(f"{options.campaign}: no measurement of the {len(wanted)} points; recguide measure makes them")
+    profiled = seen(sources.profile, [key.policy for key in wanted], options.seen)
+    points = [_compared(sources, key, options, profiled) for key in there]
+    outcome = Outcome(points, rankings(points), frontiers(points), crossings(points), missing)
+    found = checks(outcome, options.thresholds)
+    warnings = [*sources.warnings, *_warnings(outcome, _anchors(sources.campaign))]
+    _write(options, sources, outcome, found, warnings)
+    return all(check.passed for check in found)
+
+
+def _sources(options: ValidateOptions) -> _Sources:
+    trace, profile = read_traces(options.trace), read_profile(resolve_profile(options.profile))
+    title = title_of(trace, profile, options.cross_model)
+    warnings = settle(check_sources(trace, profile), options.force)
+    campaign = read_campaign(options.campaign)
+    for name in ("model", "gpu", "weights_sha256"):
+        served, profiled = str(campaign.manifest.setup.get(name) or ""), profile.header[name]
+        if differ(served, profiled):
+            text = f"{options.campaign}: {name}: measured on {served[:16]!r}, the profile is of {profiled[:16]!r}"
+            if not options.force:
+                raise InputError(f"{text}; --force compares all the same")
+            warnings.append(f"FORCED: {text}")
+    return _Sources(campaign, recorded(trace), profile, title, warnings)
+
+
+def _wanted(options: ValidateOptions, campaign: Campaign) -> list[PointKey]:
+    """The points that there must be: those named, else all of the manifest."""
+    known = campaign.manifest.points
+    if options.policies and options.concurrencies:
+        datasets = options.datasets or tuple(dict.fromkeys(key.dataset for key in known))
+        return [PointKey(p, d, c) for d in datasets for c in options.concurrencies for p in options.policies]
+    kept = [
+        key
+        for key in known
+        if (not options.policies or key.policy in options.policies)
+        and (not options.concurrencies or key.concurrency in options.concurrencies)
+        and (not options.datasets or key.dataset in options.datasets)
+    ]
+    if not kept:
+        raise InputError(f"{options.campaign}: none of its {len(known)} points is of these policies, C and datasets")
+    return kept
+
+
+def _compared(sources: _Sources, key: PointKey, options: ValidateOptions, profiled: Seen) -> Compared:
+    runs = sources.campaign.runs[key]
+    served = [_served(sources.campaign.folder, each) for each in runs]
+    found = compare(runs, sources.recorded, sources.profile.costs(), options.percentiles, served)
+    trace = sources.recorded.trace
+    rows = [sources.recorded.rows[name] for name in runs[0].about.request_ids]
+    datasets = {trace.requests[row].dataset for row in rows} if key.dataset == ALL else {key.dataset}
+    return replace(found, held_out=profiled.held_out(key, datasets))
+
+
+def _served(folder: Path, measured: Measurement) -> DenseTrace | None:
+    path = served_path(folder / measured.about.name)
+    return read_trace(path) if path.exists() else None
+
+
+def _anchors(campaign: Campaign) -> dict[PointKey, list[float]]:
+    """Tokens per second of the anchors, session by session."""
+    found = {}
+    for key, runs in campaign.anchors.items():
+        found[key] = throughputs([each.run for each in runs])
+    return found
+
+
+def _warnings(outcome: Outcome, anchors: Mapping[PointKey, Sequence[float]]) -> list[str]:
+    told = [f"missing: {count} repeats of {key}" for key, count in outcome.missing.items()]
+    other = sum(point.other_outputs for point in outcome.points)
+    if other:
+        told.append(f"{other} measured outputs are longer or shorter than the recorded ones")
+    apart = [str(point.key) for point in outcome.points if not point.agreement.same_steps]
+    if apart:
+        told.append(f"{len(apart)} points were not foretold step by step: {', '.join(apart)}")
+    for key, speeds in anchors.items():
+        drift = max(speeds) / min(speeds) - 1
+        if drift > DRIFT:
+            told.append(f"drift: the anchor {key} varies by {drift:.1%} over {len(speeds)} sessions")
+    return told
+
+
+def _write(
+    options: ValidateOptions, sources: _Sources, outcome: Outcome, found: Sequence[Check], warnings: Sequence[str]
+) -> None:
+    anchors, summaries = _anchors(sources.campaign), groups(outcome.points)
+    shown = tables(outcome, found, summaries)
+    title = f"Simulated against measured: {sources.title}"
+    texts = {
+        DOCUMENT: as_json(_document(options, sources, outcome, found, warnings)),
+        PAGE: page(title, warnings, figures(outcome.points, anchors), shown),
+    }
+    options.output.mkdir(parents=True, exist_ok=True)
+    for name, text in texts.items():
+        with replacing(options.output / name) as temporary:
+            temporary.write_text(text, encoding="utf-8")
+    _show(title, shown, warnings, [options.output / name for name in texts])
+
+
+def _document(
+    options: ValidateOptions, sources: _Sources, outcome: Outcome, found: Sequence[Check], warnings: Sequence[str]
+) -> dict[str, Any]:
+    manifest = sources.campaign.manifest
+    return {
+        "recguide_validation": FORMAT,
+        "passed": all(check.passed for check in found),
+        "checks": [asdict(check) for check in found],
+        "warnings": list(warnings),
+        "missing": [{**key._asdict(), "repeats": count} for key, count in outcome.missing.items()],
+        "summary": {name: asdict(each) for name, each in groups(outcome.points).items()},
+        "points": [asdict(point) | {"key": point.key._asdict()} for point in outcome.points],
+        "rankings": [
+            {"dataset": dataset, "concurrency": count, **asdict(each)}
+            for (dataset, count), each in outcome.rankings.items()
+        ],
+        "frontiers": [
+            {"dataset": dataset, "policy": policy, "simulated": ours, "measured": theirs, "error": error}
+            for (dataset, policy), (ours, theirs, error) in outcome.frontiers.items()
+        ],
+        "crossovers": [
+            {"dataset": dataset, "policy": policy, **asdict(each), "octaves": each.octaves}
+            for (dataset, policy), each in outcome.crossings.items()
+        ],
+        "anchors": [{**key._asdict(), "throughputs": speeds} for key, speeds in _anchors(sources.campaign).items()],
+        "campaign": {"repeats": manifest.repeats, "sessions": manifest.sessions, "setup": dict(manifest.setup)},
+        "trace": asdict(sources.recorded.trace.provenance),
+        "profile": dict(sources.profile.header),
+        "thresholds": asdict(options.thresholds),
+    }
+
+
+def _show(title: str, shown: Sequence[Rows], warnings: Sequence[str], paths: Sequence[Path]) -> None:
+    screen, words = Console(), Console(stderr=True)
+    # what is no terminal gets whole lines
+    out = Console(width=screen.width if screen.is_terminal else 400)
+    for rows in reversed(shown[:4]):
+        table = Table(
+            *rows.heads, title=rows.title, box=None, pad_edge=False, header_style="bold", title_justify="left"
+        )
+        for cells in rows.cells:
+            table.add_row(*cells)
+        out.print(table)
+    for path in paths:
+        out.print(str(path), highlight=False, soft_wrap=True)
+    for warning in warnings:
+        words.print(f"warning: {warning}", style="yellow", highlight=False, soft_wrap=True)
+    words.print(title, highlight=False, soft_wrap=True)
