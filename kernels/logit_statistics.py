@@ -23,7 +23,8 @@ class LogitStatistics(NamedTuple):
     """Of each row, MASK removed first. Ties go to the lowest token id.
 
     A row without a distribution (NaN or +inf among its logits, or nothing but -inf) has ``first`` -1 and NaN for every
-    number; where no second candidate is left its id is -1. Whatever MASK's own logit is does not matter.
+    number; where no second candidate is left its id is -1. Logits below -1e38 count as -inf. Whatever MASK's own logit
+    is does not matter.
     """
 
     first: Tensor
@@ -111,7 +112,7 @@ def _report(
     tl.store(numbers + 2 * rows + row_index, tl.where(good, entropy, nan))
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["rows"])
 def _statistics_kernel(
     logits, barred, part_numbers, part_places, tickets, ids, numbers, row_stride, vocab, rows,
     NUM_BARRED: tl.constexpr, DEPTH: tl.constexpr, LANES: tl.constexpr, TILES: tl.constexpr,
