@@ -16,8 +16,8 @@ REASONS: Mapping[str, Sequence[str]] = {
         "and 10.1 a round. TiDAR's drafts must be much worse than LinearSS's even behind text that was accepted in "
         "full; nothing that is published of LinearSS says by how much, and no figure of TiDAR's was fitted to. Ours "
         "differ from LinearSS's only behind a first token that is in doubt.",
-        "RecGuide's tau of single benchmarks: Table 3 has branch outcomes by category alone. Its benchmarks differ more "
-        "than their tau under LinearSS says: 14B has 10.81 and 12.56 on MBPP, but 11.99 and 18.19 on HumanEval.",
+        "RecGuide's tau of single benchmarks: Table 3 has branch outcomes by category alone, and they differ more "
+        "than tau of LinearSS says: 14B has 10.81 and then 12.56 on MBPP, but 11.99 and then 18.19 on HumanEval.",
         "Speedups of single benchmarks: the published forward times do not depend on context, so that ours differ "
         "between benchmarks by tau alone. The paper's fall with the length of the texts (AIME: 2.42 at a tau of 10.5, "
         "GSM8K: 3.03 at 9.9).",
@@ -38,9 +38,9 @@ REASONS: Mapping[str, Sequence[str]] = {
         "achieves the most tokens per second on synthetic rounds, at the published forward times.",
         "Shares depend on how well entropy tells easy text from hard. The synthetic entropies are assumed, at the "
         "published AUROC of about 0.83; that of QA & IF, which shrinks first in the paper, is the same as the others'.",
-        "Where one block size costs hardly more than another one, either is as good: at C = 8 (14B) B = 32 is 8% dearer "
-        "than B = 16, and ours takes it nearly always. Other prices achieve nearly the same there, so that shares need "
-        "not move evenly with the load.",
+        "Where one block size costs hardly more than another one, either is as good: at C = 8 (14B) B = 32 is 8% "
+        "dearer than B = 16, and ours takes it nearly always. Other prices achieve nearly the same there, so that "
+        "shares need not move evenly with the load.",
         "Benchmarks are served together here, one at a time in the paper.",
     ),
     "table5": (

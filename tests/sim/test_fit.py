@@ -19,6 +19,7 @@ from recguide.sim.crossfit import folds_of, splits_of
 from recguide.sim.fit_command import fit
 from recguide.sim.fit_run import fit_trace, parse_sizes
 from recguide.sim.fitting import Settings, fit_in_sample
+from recguide.sim.joint_file import read_joint
 from recguide.sim.lowload import fit_low_load
 from recguide.sim.regime import Regime
 from recguide.traces.files import write_trace
@@ -93,6 +94,21 @@ def test_options_of_the_regime_go_over_those_of_the_file(tmp_path: Path) -> None
     made = make_policy(name, rounds_for(TRACE, [name]), read_profile(profile).costs())
     assert isinstance(made, Regime)
     assert (made.overlap.block_size, made.overlap.delta, made.switch) == (4, 0.875, 3)
+
+
+def test_rows_and_block_sizes_are_fitted_together_where_that_is_asked_for(tmp_path: Path) -> None:
+    profile = profiles.write(tmp_path / "profile.csv", model="tiny")
+    write_trace(TRACE, tmp_path / "trace.parquet")
+    fit(
+        [str(tmp_path / "trace.parquet")],
+        str(profile),
+        tmp_path / "one.json",
+        max_concurrency=["1"],
+        joint=tmp_path / "joint.json",
+    )
+    joint = read_joint(tmp_path / "joint.json")
+    assert joint.fitted == read_policy(tmp_path / "one.json")
+    assert list(joint.rho) == [1]
 
 
 def test_overlap_is_fitted_only_where_branches_were_profiled() -> None:
