@@ -6,6 +6,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from recguide.sim.prefixes import Prefix
 from recguide.sim.rounds import Rounds
 
 
@@ -19,6 +20,8 @@ class Arrival(NamedTuple):
     output_tokens: int
     then: tuple[int, ...] = ()
     """Recorded requests that it goes on with, once ``row`` is played to its end."""
+    prefix: Prefix | None = None
+    """What its prompt begins with, where that is known and of use."""
 
 
 class Clients:
@@ -50,12 +53,15 @@ class Clients:
             self._read()
 
 
-def as_recorded(rounds: Rounds, order: Sequence[int], times: Iterable[float] | None = None) -> Iterator[Arrival]:
-    """Recorded requests with their own lengths, by default all there at time 0."""
+def as_recorded(
+    rounds: Rounds, order: Sequence[int], times: Iterable[float] | None = None, prefixes: Sequence[Prefix] = ()
+) -> Iterator[Arrival]:
+    """Recorded requests with their own lengths, by default all there at time 0; ``prefixes`` are [recorded]."""
     prompts, outputs = rounds.prompt_tokens, rounds.output_tokens
     clock = iter(times) if times is not None else None
     for row in order:
-        yield Arrival(next(clock) if clock else 0.0, int(row), int(prompts[row]), int(outputs[row]))
+        prefix = prefixes[row] if prefixes else None
+        yield Arrival(next(clock) if clock else 0.0, int(row), int(prompts[row]), int(outputs[row]), (), prefix)
 
 
 def random_times(rate: float, burstiness: float | None, seed: int) -> Iterator[float]:

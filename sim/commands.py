@@ -69,6 +69,9 @@ def sweep(
     kv_page_size: Annotated[int | None, typer.Option(min=1, help="Tokens of a KV page (16).")] = None,
     kv_tokens: Annotated[int | None, typer.Option(min=1, help="Tokens that the KV cache holds; default: all.")] = None,
     total_kv_pages: Annotated[int | None, typer.Option(min=1, help="The same in pages.")] = None,
+    prefix_reuse: Annotated[
+        bool, typer.Option("--prefix-reuse", help="Prompts skip the pages that earlier ones began with.")
+    ] = False,
     goodput: Annotated[
         list[str] | None, typer.Option(help="What a good request does not exceed: 'ttft:500 tpot:50', in ms.")
     ] = None,

@@ -14,6 +14,8 @@ EXCLUSIVE = (
     ("request-rate", "arrivals", "the file has its own times; --time-scale changes their rate"),
     ("arrivals", "lengths", "the file has its own lengths"),
     ("kv-tokens", "total-kv-pages", "both say how much fits"),
+    ("prefix-reuse", "kv-tokens", "what a full cache gives up is not modelled"),
+    ("prefix-reuse", "total-kv-pages", "what a full cache gives up is not modelled"),
 )
 NEEDS = (
     ("burstiness", ("request-rate",)),
@@ -92,6 +94,7 @@ def limits_of(options: Mapping[str, Any], max_batched_tokens: int) -> Limits:
         pages = options["kv-tokens"] // page_size
         if pages < 1:
             raise InputError(f"kv-tokens: found {options['kv-tokens']}, allowed: at least one page of {page_size}")
-    if options.get("kv-page-size") is not None and pages is None:
-        raise InputError("kv-page-size: found without kv-tokens or total-kv-pages, which it is about")
-    return Limits(max_batched_tokens, options.get("prefill-chunk"), options.get("max-num-seqs"), page_size, pages)
+    if options.get("kv-page-size") is not None and pages is None and not options.get("prefix-reuse"):
+        raise InputError("kv-page-size: found without kv-tokens, total-kv-pages or prefix-reuse, which it is about")
+    chunk, running, reuse = (options.get(name) for name in ("prefill-chunk", "max-num-seqs", "prefix-reuse"))
+    return Limits(max_batched_tokens, chunk, running, page_size, pages, bool(reuse))

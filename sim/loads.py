@@ -9,8 +9,9 @@ import numpy as np
 
 from recguide.sim.arrivals import Arrival, Clients, as_recorded, random_times
 from recguide.sim.memory import Limits
+from recguide.sim.prefixes import Prefix, prefixes_of
 from recguide.sim.rounds import Rounds
-from recguide.sim.workloads import Counts, Row, Workload
+from recguide.sim.workloads import HASHED_TOKENS, Counts, Row, Workload
 from recguide.traces.dense import DenseTrace
 from recguide.traces.errors import InputError
 
@@ -62,7 +63,7 @@ class Load:
         """The requests in order of arrival, read and drawn as they are asked for; ``drawn`` is added to."""
         times = None if self.rate is None else random_times(self.rate, self.burstiness, self.seed + 1)
         if self.workload is None:
-            return as_recorded(rounds, self.order, times)
+            return as_recorded(rounds, self.order, times, groups.prefixes)
         found = islice(_Draws(rounds, groups, self, drawn).arrivals(self.workload.rows(drawn)), self.num_prompts)
         if times is None:
             return found
@@ -89,6 +90,8 @@ class Groups:
     dataset: Sequence[str]
     """[requests]"""
     category: Sequence[str]
+    prefixes: Sequence[Prefix] = ()
+    """[requests] What prompts begin with, where that is of use."""
     members: dict[tuple[str | None, str | None], list[int]] = field(default_factory=dict)
 
     def rows(self, dataset: str | None, category: str | None) -> list[int]:
@@ -104,10 +107,11 @@ class Groups:
         return self.members[key]
 
 
-def groups_of(trace: DenseTrace) -> Groups:
-    """The groups of a trace."""
+def groups_of(trace: DenseTrace, page_size: int | None = None) -> Groups:
+    """The groups of a trace, with the prefixes of its prompts in pages of this size."""
     requests = trace.requests
-    return Groups([request.dataset for request in requests], [request.category for request in requests])
+    prefixes = prefixes_of(trace, page_size) if page_size is not None else ()
+    return Groups([request.dataset for request in requests], [request.category for request in requests], prefixes)
 
 
 class _Draws:
@@ -136,7 +140,8 @@ class _Draws:
         candidates = self.groups.rows(row.dataset, row.category)
         first = candidates[int(self.rng.integers(len(candidates)))]
         then = self._then(first, output - self.outputs[first])
-        return Arrival(row.arrival_s, first, row.input_tokens, output, then)
+        prefix = Prefix(row.hash_ids, HASHED_TOKENS) if row.hash_ids else None
+        return Arrival(row.arrival_s, first, row.input_tokens, output, then, prefix)
 
     def _then(self, first: int, missing: int) -> tuple[int, ...]:
         """Requests of the same dataset that give the tokens that are missing, in a random order."""

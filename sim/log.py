@@ -76,6 +76,8 @@ class Replay:
     """Times that a request went on with another recorded one."""
     cut_rounds: int | None
     """Rounds that emitted less than they accepted; None where requests end as recorded and it can be counted later."""
+    reused_tokens: int | None = None
+    """Prompt tokens that earlier prompts had cached; None where no prefix is reused."""
 
 
 class Log:

@@ -6,6 +6,7 @@ from typing import NamedTuple
 import numpy as np
 
 from recguide.sim.arrivals import Arrival
+from recguide.sim.prefixes import Prefix
 from recguide.sim.rounds import Ints
 from recguide.traces.errors import InputError
 
@@ -27,6 +28,8 @@ class Limits:
     page_size: int = PAGE_SIZE
     kv_pages: int | None = None
     """None: more than any load needs."""
+    prefix_reuse: bool = False
+    """Whether prompts skip what earlier ones began with; for caches without a limit."""
 
     def check(self) -> None:
         """ValueError for what no server has."""
@@ -34,11 +37,13 @@ class Limits:
             value = getattr(self, name)
             if value is not None and value < 1:
                 raise InputError(f"{name}: found {value}, allowed: whole numbers of at least 1")
+        if self.prefix_reuse and self.kv_pages is not None:
+            raise InputError("prefix-reuse: found beside a limit of KV pages, allowed: one of them")
 
     @property
     def none(self) -> bool:
         """Whether one request alone never meets a limit."""
-        return self.prefill_chunk is None and self.kv_pages is None
+        return self.prefill_chunk is None and self.kv_pages is None and not self.prefix_reuse
 
     @property
     def kv_tokens(self) -> int | None:
@@ -85,6 +90,8 @@ class Prompt:
     """Whether pages for all of its tokens are set aside."""
     column: Column | None = None
     """Where it stood when it was preempted."""
+    prefix: Prefix | None = None
+    """What it begins with, where that may be there already."""
 
 
 def with_lookahead(cached: Ints, rows: Ints | None, block_size: int) -> Ints:

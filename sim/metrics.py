@@ -100,6 +100,7 @@ def _kv(run: Replay) -> Metrics:
         "max_kv_pages": None if run.kv_pages is None else int(run.kv_pages.max()),
         "preemptions": run.preemptions,
         "recomputed_tokens": run.recomputed_tokens,
+        "reused_tokens": run.reused_tokens,
     }
 
 

@@ -92,7 +92,8 @@ def stream(
     # whoever may have any length counts cut rounds as they happen
     server = server_of(rounds, costs, policy, clients, batching, limits or Limits(), True, sums)
     run(server)
-    return sums.metrics(server.preemptions, server.recomputed_tokens, server.running.cut_rounds, closed)
+    recomputed, reused = server.recomputed_tokens, server.reused_tokens
+    return sums.metrics(server.preemptions, recomputed, reused, server.running.cut_rounds, closed)
 
 
 def server_of(

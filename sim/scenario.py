@@ -39,7 +39,8 @@ class Scenario:
     def checked(self, rounds: Rounds, trace: DenseTrace, order: Sequence[int]) -> "Scenario":
         """The same with everything that it needs of a trace, once the whole load was read and found good."""
         self.limits.check()
-        load, groups = replace(self.load, order=order), groups_of(trace)
+        load = replace(self.load, order=order)
+        groups = groups_of(trace, self.limits.page_size if self.limits.prefix_reuse else None)
         return replace(self, load=load, groups=groups, drawn=load.check(rounds, groups, self.limits))
 
 

@@ -9,6 +9,7 @@ from recguide.sim.arrivals import Clients
 from recguide.sim.costs import PREFILL, CostModel
 from recguide.sim.log import PREFILL_STEP, Log, Replay, Step
 from recguide.sim.memory import Limits, Prompt, with_lookahead
+from recguide.sim.prefixes import Kept
 from recguide.sim.rounds import Ints
 from recguide.sim.running import Running
 from recguide.sim.steps import Method, Work
@@ -35,6 +36,7 @@ class Server:
         self.prefilled = False
         """Whether the last step was a prefill."""
         self.preemptions = self.recomputed_tokens = 0
+        self.kept = Kept() if limits.prefix_reuse else None
         self.log: Log | Stream = log or Log()
         if isinstance(self.log, Stream):
             self.log.watch(clients)
@@ -56,7 +58,8 @@ class Server:
         for arrival in self.clients.due(now, self.in_flight):
             sent = self.log.send(arrival, max(arrival.arrival_s, free_since))
             self.limits.check_fits(arrival, f"request {sent}")
-            self.waiting.append(Prompt(sent, arrival.prompt_tokens, column=self.running.column(arrival)))
+            column = self.running.column(arrival)
+            self.waiting.append(Prompt(sent, arrival.prompt_tokens, column=column, prefix=arrival.prefix))
             if arrival.then:
                 self.running.going_on[sent] = list(arrival.then[::-1])
 
@@ -95,11 +98,15 @@ class Server:
         chunk, budget = self.limits.prefill_chunk, self.limits.prefill_chunk or self.limits.max_batched_tokens
         parts: list[tuple[Prompt, int]] = []
         for prompt in self.waiting:
+            if self.kept is not None and not prompt.admitted:
+                prompt.done = self.kept.cached(prompt.prefix, prompt.tokens)
             tokens = prompt.tokens - prompt.done
             if parts and (budget <= 0 if chunk else tokens > budget):
                 break
             if not prompt.admitted and not self._admits(prompt):
                 break
+            if self.kept is not None and not prompt.admitted:
+                self.kept.reused_tokens += prompt.done
             prompt.admitted = True
             tokens = min(tokens, budget) if chunk else tokens
             parts.append((prompt, tokens))
@@ -143,6 +150,8 @@ class Server:
             if prompt.done == prompt.tokens:
                 ended.append(prompt)
                 self.waiting.popleft()
+                if self.kept is not None:
+                    self.kept.keep(prompt.prefix, prompt.tokens)
         ids = [prompt.sent for prompt in ended]
         self.log.emit(ids, [1] * len(ids), [PREFILL_STEP] * len(ids), now)
         if ids:
@@ -193,9 +202,15 @@ class Server:
             emission_outcome=self._outcomes(known["emission_block_size"]),
             preemptions=self.preemptions,
             recomputed_tokens=self.recomputed_tokens,
+            reused_tokens=self.reused_tokens,
             seams=self.running.seams,
             cut_rounds=self.running.cut_rounds if self.running.resized else None,
         )
+
+    @property
+    def reused_tokens(self) -> int | None:
+        """Prompt tokens that were there already; None where nothing is reused."""
+        return None if self.kept is None else self.kept.reused_tokens
 
     def _outcomes(self, block_sizes: Ints) -> Ints | None:
         """The method's, with zeros where prefills emitted."""

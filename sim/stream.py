@@ -128,7 +128,7 @@ class Stream:
             self.steady.finish(good, now)
 
     def metrics(
-        self, preemptions: int, recomputed_tokens: int, cut: int, closed: bool
+        self, preemptions: int, recomputed_tokens: int, reused_tokens: int | None, cut: int, closed: bool
     ) -> dict[str, float | int | None]:
         """The figures that a stream can have, named as those of a whole run."""
         duration = self.last_s - self.first_sent_s
@@ -139,6 +139,7 @@ class Stream:
             "max_kv_pages": self.most_pages or None,
             "preemptions": preemptions,
             "recomputed_tokens": recomputed_tokens,
+            "reused_tokens": reused_tokens,
             **self._forwards(),
             **self._acceptance(cut),
         }

@@ -107,7 +107,7 @@ def _bounds(
     rounds: Rounds, costs: CostModel, concurrencies: Sequence[int], scenario: Scenario | None
 ) -> Mapping[int, float]:
     """By concurrency, where requests come as others finish, and are as long as they were recorded."""
-    if scenario is None or scenario.load.resized or not scenario.load.closed:
+    if scenario is None or scenario.load.resized or not scenario.load.closed or scenario.limits.prefix_reuse:
         return {}
     load = scenario.load
     prefill = scenario.limits.max_batched_tokens
@@ -232,7 +232,10 @@ def only_datasets(trace: DenseTrace, names: Sequence[str]) -> DenseTrace:
 def warnings_of(points: Sequence[Point], num_recorded: int) -> list[str]:
     """What a reader must know before believing the points, in sentences."""
     note = points[0].get("load_note")
-    return [*([str(note)] if note else []), *_few_requests(points, num_recorded), *_extrapolation(points)]
+    told = [str(note)] if note else []
+    if points[0].get("reused_tokens") == 0:
+        told.append("no prompt begins like an earlier one, so that --prefix-reuse changes nothing")
+    return [*told, *_few_requests(points, num_recorded), *_extrapolation(points)]
 
 
 def _few_requests(points: Sequence[Point], num_recorded: int) -> list[str]:

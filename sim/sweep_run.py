@@ -52,6 +52,7 @@ LOAD_OPTIONS = (
     "kv_page_size",
     "kv_tokens",
     "total_kv_pages",
+    "prefix_reuse",
 )
 POINT_BY_POINT = {"trace", "profile", "policy", "max_concurrency", "request_rate"}
 """Options that decide a point by its own policy and load, or by their content."""

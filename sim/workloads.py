@@ -37,6 +37,7 @@ FORMATS = {
     "Mooncake JSONL": Format("timestamp", "input_length", "output_length", 1000),
     "lengths CSV": Format(None, "input_tokens", "output_tokens"),
 }
+HASHED_TOKENS = 512
 RESULTS = Format("start_times", "input_lens", "output_lens")
 YEAR_2096 = Decimal(4_000_000_000)
 """Seconds since 1970; times behind it are in a smaller unit."""
@@ -53,6 +54,8 @@ class Row(NamedTuple):
     output_tokens: int
     dataset: str | None
     category: str | None
+    hash_ids: tuple[int, ...] = ()
+    """Mooncake's: one for each ``HASHED_TOKENS`` of the prompt, equal where prompts are alike so far."""
 
 
 @dataclass(slots=True)
@@ -174,7 +177,13 @@ def _row(where: str, cells: Cells | ValueError, form: Format, clock: _Clock | No
         raise InputError(f"{where}: {form.input_tokens}: found 0, allowed: at least 1 prompt token")
     if output == 0:
         return None
-    return Row(where, seconds, prompt, output, cells.get("dataset") or None, cells.get("category") or None)
+    names = cells.get("dataset") or None, cells.get("category") or None
+    return Row(where, seconds, prompt, output, *names, _hash_ids(where, cells.get("hash_ids")))
+
+
+def _hash_ids(where: str, found: object) -> tuple[int, ...]:
+    listed = found if isinstance(found, list) else [] if found is None else [found]
+    return tuple(_tokens(where, "hash_ids", each) for each in listed)
 
 
 def _tokens(where: str, name: str, value: object) -> int:

@@ -127,6 +127,7 @@ def test_unsorted_arrivals_are_refused() -> None:
 CONTRADICTIONS = [
     ({"request-rate": 2.0, "arrivals": "f"}, "request-rate: found beside arrivals"),
     ({"arrivals": "f", "lengths": "g"}, "arrivals: found beside lengths"),
+    ({"prefix-reuse": True, "kv-tokens": 100}, "prefix-reuse: found beside kv-tokens"),
     ({"burstiness": 2.0}, "burstiness: found without request-rate"),
     ({"request-rate-mode": "constant"}, "request-rate-mode: found without request-rate"),
     ({"time-scale": 2.0}, "time-scale: found without arrivals"),
@@ -139,7 +140,7 @@ CONTRADICTIONS = [
     ({"request-rate": 1.0, "request-rate-mode": "constant", "burstiness": 2.0}, "burstiness: found beside"),
     ({"arrivals": "f", "time-scale": 0.0}, "time-scale: found 0.0, allowed: numbers above 0"),
     ({"kv-tokens": 64, "total-kv-pages": 4}, "kv-tokens: found beside total-kv-pages"),
-    ({"kv-page-size": 16}, "kv-page-size: found without kv-tokens or total-kv-pages"),
+    ({"kv-page-size": 16}, "kv-page-size: found without kv-tokens, total-kv-pages or prefix-reuse"),
     ({"kv-tokens": 8}, "kv-tokens: found 8, allowed: at least one page of 16"),
 ]
 
