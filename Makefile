@@ -23,7 +23,7 @@ lint: .venv/test.stamp
 
 .venv/test.stamp: pyproject.toml | .venv/bin/pip
 	$(BIN)/pip install --quiet $(TORCH)
-	$(BIN)/pip install --quiet -e '.[engine,dev]'
+	$(BIN)/pip install --quiet -e '.[engine,serve,dev]'
 	touch $@
 
 .venv/bin/pip:

@@ -1,0 +1,122 @@
+"""The steps behind `recguide serve`."""
+
+import os
+import signal
+import time
+from pathlib import Path
+
+import torch
+import typer
+
+from recguide.engine.environment import chosen_device
+from recguide.engine.loading import LoadedModel, find_adapter, load_model
+from recguide.engine.policyof import policy_of
+from recguide.engine.record_command import DTYPES
+from recguide.engine.server_answers import Service
+from recguide.engine.server_app import make_app
+from recguide.engine.server_command import ServerOptions
+from recguide.engine.server_connections import listening, make_server
+from recguide.engine.server_limits import Gate, ServerLimits, is_loopback
+from recguide.engine.server_metrics import Metrics
+from recguide.engine.serving import Engine, EngineConfig
+from recguide.engine.streaming import AsyncEngine
+from recguide.engine.tokenizer import Tokenizer
+from recguide.sim.batching import batching_named
+from recguide.sim.costs import read_profile, resolve_profile
+from recguide.sim.memory import Limits
+from recguide.traces.checks import require
+from recguide.traces.errors import InputError
+
+MEMORY_SHARE = {"cuda": 0.85, "cpu": 0.5}
+"""Of what is free, that the KV cache may take."""
+
+
+def run(options: ServerOptions) -> None:
+    """Serve until a signal ends it; ValueError for what cannot be served."""
+    local = is_loopback(options.host)
+    require(local or options.api_key is not None, "--host", options.host, "one of this machine, or --api-key beside it")
+    # before the model is read, which takes a while
+    listener = listening(options.host, options.port)
+    with listener:
+        service = make_service(options)
+        app = make_app(service, options.api_key, options.host)
+        server = make_server(app, service.limits, options.drain_s)
+        _tell(options, service, listener.getsockname()[1])
+        # uvicorn raises a signal again once it has done what it asks for: by then it means nothing more
+        for number in (signal.SIGINT, signal.SIGTERM):
+            signal.signal(number, lambda *_: None)
+        server.run(sockets=[listener])
+    typer.echo("recguide serve: ended", err=True)
+
+
+def _tell(options: ServerOptions, service: Service, port: int) -> None:
+    host = f"[{options.host}]" if ":" in options.host else options.host
+    engine = service.serving.engine
+    typer.echo(
+        f"recguide serve: {service.name} under {options.policy} at http://{host}:{port}/v1, "
+        f"context {engine.max_context}, {engine.limits.kv_pages} KV pages of {engine.limits.page_size} tokens, "
+        f"{'with' if options.api_key else 'without'} a key",
+        err=True,
+    )
+
+
+def make_service(options: ServerOptions) -> Service:
+    """The model, its engine, and what the server takes on."""
+    torch.set_float32_matmul_precision("highest")
+    costs = None if options.profile is None else read_profile(resolve_profile(options.profile)).costs()
+    adapter = None if options.adapter is None else find_adapter(options.adapter, options.model)
+    device, dtype = chosen_device(options.device), getattr(torch, DTYPES[options.dtype])
+    batching = batching_named(options.batching)
+    model = load_model(options.model, device, dtype, adapter)
+    if model.tokenizer is None:
+        raise InputError(f"model {options.model!r}: has no tokenizer, and a server answers with text")
+    policy = policy_of(options.policy, options.block_sizes, model.config.name, costs)
+    context = min(options.max_model_len or model.config.max_context, model.config.max_context)
+    limits = _limits(options, model, context)
+    config = EngineConfig(options.block_sizes, limits, context, batching, False, options.enforce_eager)
+    engine = Engine(model.decoder, policy, config)
+    return service_of(engine, model.tokenizer, _name(options), _server_limits(options), options.temperature)
+
+
+def service_of(
+    engine: Engine, tokenizer: Tokenizer, name: str, limits: ServerLimits, temperature: float = 1.0
+) -> Service:
+    """An engine as a service."""
+    serving, created = AsyncEngine(engine), int(time.time())
+    return Service(name, serving, tokenizer, limits, Gate(limits), Metrics(engine), temperature, created)
+
+
+def _name(options: ServerOptions) -> str:
+    folder = Path(options.model)
+    return options.served_model_name or (folder.resolve().name if folder.is_dir() else options.model)
+
+
+def _server_limits(options: ServerOptions) -> ServerLimits:
+    return ServerLimits(
+        max_running=options.max_num_seqs,
+        max_queue=options.max_queue,
+        max_streams=options.max_streams,
+        max_body_bytes=options.max_body_bytes,
+        max_prompt_tokens=options.max_prompt_tokens,
+    )
+
+
+def _limits(options: ServerOptions, model: LoadedModel, context: int) -> Limits:
+    """Pages for all requests that may run, as far as there is memory."""
+    size, running = options.kv_page_size, options.max_num_seqs
+    pages = min(running * -(-(context + options.block_sizes[-1]) // size), _pages_that_fit(model, size))
+    if options.kv_tokens is not None:
+        pages = options.kv_tokens // size
+    if pages < 1:
+        raise InputError(f"--kv-tokens: room for {pages * size} tokens, allowed: at least one page of {size}")
+    return Limits(options.max_num_batched_tokens, options.prefill_chunk, running, size, pages)
+
+
+def _pages_that_fit(model: LoadedModel, page_size: int) -> int:
+    config, device = model.config, model.decoder.device
+    if device.type == "cuda":
+        free = torch.cuda.mem_get_info(device)[0]
+    else:
+        free = os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    token = 2 * config.num_layers * config.num_kv_heads * config.head_dim * model.decoder.dtype.itemsize
+    return int(free * MEMORY_SHARE[device.type]) // (token * page_size)
