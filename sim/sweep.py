@@ -1,6 +1,6 @@
 """The cross product of policies and concurrencies, every point over the same requests in the same order."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from itertools import islice
@@ -85,22 +85,29 @@ def sweep(
     # in an open loop the load decides the throughput
     unsure = scenario.figures.resamples > 0 and all(each.load.closed for each in scenarios.values())
     paid = {key: paid_of(store.requests(*key)) for key in found} if store and unsure else {}
-    run = joblib.delayed(_point)
-    with running_on(backend) as options:
-        results = joblib.Parallel(n_jobs=min(jobs, len(todo) or 1), batch_size=1, **options)(
-            run(rounds, costs, name, level.concurrency, batching, scenarios[level.rate]) for name, level in todo
-        )
-        for key, (point, served) in zip(todo, results, strict=True):
-            found[key] = point
-            if served is not None and unsure:
-                paid[key] = paid_of(served)
-            if store and served is not None:
-                store.save(*key, point, served)
-            done()
+    tasks = [(rounds, costs, name, level.concurrency, batching, scenarios[level.rate]) for name, level in todo]
+    for key, (point, served) in zip(todo, _computed(tasks, jobs, backend), strict=True):
+        found[key] = point
+        if served is not None and unsure:
+            paid[key] = paid_of(served)
+        if store and served is not None:
+            store.save(*key, point, served)
+        done()
     points = [found[key] for key in sorted(grid, key=lambda key: (names.index(key[0]), key[1]))]
     bounds = _bounds(rounds, costs, concurrencies, scenarios.get(0.0))
     sure = partial(_interval, paid, scenario.figures)
     return [point | _derived(point, points, bounds, sure) for point in points]
+
+
+Task = tuple[Rounds, CostModel, str, int, str, Scenario]
+
+
+def _computed(tasks: Sequence[Task], jobs: int, backend: str) -> Iterator[tuple[Point, pa.Table | None]]:
+    """The points of these tasks and the rows of their requests, in order, each as soon as it and all before it are."""
+    with running_on(backend) as options:
+        yield from joblib.Parallel(n_jobs=min(jobs, len(tasks) or 1), batch_size=1, **options)(
+            joblib.delayed(_point)(*task) for task in tasks
+        )
 
 
 def _bounds(
