@@ -49,7 +49,9 @@ def assert_same(one: Replay, other: Replay) -> None:
             assert getattr(a, "dtype", None) == getattr(b, "dtype", None), (field.name, name)
 
 
-def both(rounds: Rounds, policy: Policy, order: list[int], concurrency: int, batching: str, limits: Limits) -> Replay:
+def both(
+    rounds: Rounds, policy: Policy, order: list[int], concurrency: int | None, batching: str, limits: Limits
+) -> Replay:
     """The run with and without the event loop, after a check that they are the same, their figures included."""
     quick, events = (
         serve(
@@ -75,7 +77,7 @@ def both(rounds: Rounds, policy: Policy, order: list[int], concurrency: int, bat
     seed=st.integers(0, 999),
     name=st.sampled_from([*CATALOGUED, *FOLLOWED]),
     room=st.sampled_from([0, 9, 60, 5000]),
-    concurrency=st.integers(1, 12),
+    concurrency=st.none() | st.integers(1, 12),
     batching=st.sampled_from(sorted(BATCHINGS)),
     max_batched=st.sampled_from((1, 300, 10_000)),
     max_running=st.sampled_from((None, 1, 3)),
@@ -85,7 +87,7 @@ def test_without_the_event_loop_every_event_and_figure_is_the_same(
     seed: int,
     name: str,
     room: int,
-    concurrency: int,
+    concurrency: int | None,
     batching: str,
     max_batched: int,
     max_running: int | None,
