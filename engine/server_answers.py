@@ -13,7 +13,7 @@ from starlette.responses import JSONResponse
 from starlette.types import Receive, Scope, Send
 
 from recguide.engine.requests import MAX_SEED, Wish
-from recguide.engine.server_errors import Refusal, as_refusal, error_body, fault, invalid
+from recguide.engine.server_errors import Refusal, as_refusal, error_body, fault, invalid, shown
 from recguide.engine.server_limits import Gate, ServerLimits
 from recguide.engine.server_metrics import Metrics
 from recguide.engine.server_replies import Reply, sse
@@ -68,7 +68,7 @@ class Service:
         """What the engine is asked for; Refusal for more tokens than there is room for, or a policy not to be had."""
         room = self.serving.engine.max_context - len(prompt)
         if not 1 <= (wanted := asked.wanted or room) <= room:
-            raise invalid("max_tokens", wanted, f"1 to {room}, which the prompt leaves of the context")
+            raise invalid("max_tokens", shown(wanted), f"1 to {room}, which the prompt leaves of the context")
         return Wish(
             max_new_tokens=min(asked.limit or room, room),
             temperature=self.temperature if asked.temperature is None else asked.temperature,
@@ -84,7 +84,7 @@ class Service:
         names = {"ar" if size == 1 else f"fixed:{size}": size for size in choices}
         if asked.recguide.policy not in names:
             allowed = ", ".join(names) or "null: the policy of this server is more than a choice of block sizes"
-            raise invalid("recguide.policy", asked.recguide.policy, allowed)
+            raise invalid("recguide.policy", shown(asked.recguide.policy), allowed)
         return names[asked.recguide.policy]
 
     def refusal_of(self, error: Exception) -> Refusal:

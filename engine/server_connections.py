@@ -2,6 +2,7 @@
 
 import asyncio
 import socket
+from contextlib import ExitStack
 
 import uvicorn
 from starlette.types import ASGIApp
@@ -47,13 +48,15 @@ class PromptConnection(H11Protocol):
 
 def listening(host: str, port: int) -> socket.socket:
     """A socket at this address; ValueError where there is none to be had."""
-    try:
-        family, kind, protocol, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
-        listener = socket.socket(family, kind, protocol)
-        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        listener.bind(address)
-    except OSError as error:
-        raise InputError(f"--host {host} --port {port}: {error.strerror or error}") from error
+    with ExitStack() as stack:
+        try:
+            family, kind, protocol, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
+            listener = stack.enter_context(socket.socket(family, kind, protocol))
+            listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            listener.bind(address)
+        except OSError as error:
+            raise InputError(f"--host {host} --port {port}: {error.strerror or error}") from error
+        stack.pop_all()
     return listener
 
 

@@ -27,9 +27,9 @@ class Refusal(Exception):  # noqa: N818 (it is told to a client, and is no error
     headers: Mapping[str, str] = field(default_factory=dict)
 
 
-def invalid(field_name: str, found: object, allowed: str, code: str | None = None) -> Refusal:
-    """400: a field holds what it must not."""
-    return Refusal(400, f"{field_name}: found {shown(found)}, allowed: {allowed}", field_name, code)
+def invalid(field_name: str, found: str, allowed: str, code: str | None = None) -> Refusal:
+    """400: a field holds what it must not; ``found`` in words that are safe to show."""
+    return Refusal(400, f"{field_name}: found {found}, allowed: {allowed}", field_name, code)
 
 
 def overloaded(what: str, code: str) -> Refusal:
@@ -45,7 +45,9 @@ def fault(message: str, status: int = 500, code: str | None = None) -> Refusal:
 
 def shown(found: object) -> str:
     """A value of the request as a message shows it: on one line, and short."""
-    text = ascii(found) if isinstance(found, int | float | str | bool | None) else type(found).__name__
+    if isinstance(found, list):
+        return f"a list of {len(found)}"
+    text = "an object" if isinstance(found, dict) else ascii(found)
     return text if len(text) <= 60 else text[:57] + "..."
 
 

@@ -11,7 +11,7 @@ from starlette.datastructures import Headers
 from starlette.requests import ClientDisconnect, Request
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from recguide.engine.server_errors import Refusal, invalid, overloaded, refused
+from recguide.engine.server_errors import Refusal, invalid, overloaded, refused, shown
 from recguide.engine.server_metrics import Metrics
 
 OPEN_PATHS = ("/health",)
@@ -129,7 +129,11 @@ class Guard:
     def _refusal(self, path: str, headers: Headers) -> Refusal | None:
         if self.key is None:
             name = _host_name(headers.get("host", ""))
-            return None if name in self.hosts or is_loopback(name) else invalid("host", name, "a name of this machine")
+            return (
+                None
+                if name in self.hosts or is_loopback(name)
+                else invalid("host", shown(name), "a name of this machine")
+            )
         if path in OPEN_PATHS:
             return None
         scheme, _, given = headers.get("authorization", "").partition(" ")

@@ -94,7 +94,7 @@ def _nothing(value: object) -> object:
 
 
 StopString = Annotated[str, Field(min_length=1, max_length=MAX_STOP_CHARACTERS)]
-Stops = Annotated[list[StopString], BeforeValidator(_wrapped), Field(max_length=MAX_STOPS)]
+Stops = Annotated[list[StopString], Field(max_length=MAX_STOPS), BeforeValidator(_wrapped)]
 Nothing = Annotated[object, AfterValidator(_nothing)]
 TokenCount = Annotated[int, Field(ge=1)]
 
@@ -186,7 +186,7 @@ class AskedChat(Asked):
         """Refuse two limits, too."""
         super().check()
         if self.max_tokens is not None and self.max_completion_tokens not in (None, self.max_tokens):
-            raise invalid("max_tokens", self.max_tokens, "max_completion_tokens alone, its newer name")
+            raise invalid("max_tokens", shown(self.max_tokens), "max_completion_tokens alone, its newer name")
 
 
 class AskedText(Asked):
@@ -210,7 +210,7 @@ def parsed(body: bytes, kind: type[Kind]) -> Kind:
     except ValueError as error:
         raise Refusal(400, f"body: not JSON: {error}", None, "invalid_json") from None
     if not isinstance(fields, dict):
-        raise invalid("body", fields, "a JSON object")
+        raise invalid("body", shown(fields), "a JSON object")
     kept = {name: value for name, value in fields.items() if name not in IGNORED and not _neutral(name, value)}
     try:
         asked = kind.model_validate(kept)
@@ -228,7 +228,9 @@ def _neutral(name: str, value: object) -> bool:
     if value is None or any(value == one and type(value) is type(one) for one in allowed):
         return True
     values = ", ".join(dict.fromkeys(f"{one!r}" for one in allowed if not isinstance(one, float)))
-    raise invalid(name, value, f"{values or 'null'}; the engine has nothing else, and an ignored wish changes the text")
+    raise invalid(
+        name, shown(value), f"{values or 'null'}; the engine has nothing else, and an ignored wish changes the text"
+    )
 
 
 def _first(error: ValidationError) -> Refusal:
@@ -241,4 +243,4 @@ def _first(error: ValidationError) -> Refusal:
         return Refusal(400, f"{shown(name)}: unknown field", shown(name)[1:-1])
     if kind in ("parts", "prompt", "nothing"):
         return Refusal(400, f"{name}: {words}", name)
-    return invalid(name, problem["input"], words[:1].lower() + words[1:])
+    return invalid(name, shown(problem["input"]), words[:1].lower() + words[1:])

@@ -1,11 +1,13 @@
 """A server of a tiny model for tests: real HTTP on a free port of this machine, in a thread."""
 
+import json
 import socket
 import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from typing import Any
 
 import tokenizers
 import torch
@@ -128,3 +130,17 @@ def received(connection: socket.socket) -> bytes:
     """Everything until the other side closes."""
     with connection:
         return b"".join(iter(lambda: connection.recv(65536), b""))
+
+
+def answered(response: bytes) -> tuple[int, dict[str, str], dict[str, Any]]:
+    """Status, headers and document of a response."""
+    head, _, body = response.partition(b"\r\n\r\n")
+    first, *lines = head.decode("ascii").split("\r\n")
+    headers = {name.lower(): value for name, value in (line.split(": ", 1) for line in lines)}
+    return int(first.split()[1]), headers, json.loads(body)
+
+
+def post(server: Running, path: str, body: Any, *headers: str, kind: str = "application/json"):
+    """What becomes of a body, as bytes or as what JSON holds."""
+    data = body if isinstance(body, bytes) else json.dumps(body).encode()
+    return answered(received(server.connect(posted(path, data, "connection: close", *headers, kind=kind))))
