@@ -24,7 +24,7 @@ from recguide.sim.costs import CostModel
 from recguide.sim.drafts import Key
 from recguide.sim.history import Floats, Signal
 from recguide.sim.oneforward import kind_of
-from recguide.sim.overlap import CONTINUED, SEEDED, Bools, Outcome, Overlap, draft_of, places
+from recguide.sim.overlap import CONTINUED, CORRECTED, SEEDED, Bools, Outcome, Overlap, draft_of, places
 from recguide.sim.rounds import AR, Ints, Rounds
 from recguide.sim.running import Running
 from recguide.sim.steps import Work
@@ -133,6 +133,7 @@ class JointSteps:
         names = [ALL, *(stratum(size, full) for size in policy.fitted.candidates for full in (False, True))]
         tables = [policy.fitted.values.get(name, policy.fitted.values[ALL]) for name in names]
         self.values = np.array([[table[size] for size in policy.fitted.candidates] for table in tables])
+        self.pooled = self.values[0].mean(axis=1)
         self.edges = np.array(policy.fitted.edges)
         self.place = np.zeros((64, 2), np.int64)
         for i, size in enumerate(policy.fitted.candidates):
@@ -176,9 +177,9 @@ class JointSteps:
             raise ValueError("the joint policy looks at entropies, and nobody keeps them")
         s = certainty(seen.entropy, seen.entropy_before)
         where = self.place[seen.block_size, (seen.accept_len == seen.block_size).astype(np.int64)]
-        known = self.values[where, :, np.searchsorted(self.edges, np.nan_to_num(s), side="right")]
-        pooled = self.values[0].mean(axis=1)
-        found: Floats = np.where(np.isnan(s)[:, None], pooled, known)
+        # what is no number sorts behind all edges, and is replaced
+        known = self.values[where, :, np.searchsorted(self.edges, s, side="right")]
+        found: Floats = np.where(np.isnan(s)[:, None], self.pooled, known)
         return found
 
     def _price(self, count: int) -> tuple[float, float, float]:
@@ -266,11 +267,10 @@ class JointSteps:
         whole = (accepted == self.sizes[size]) & self._taken[:, MOST_CORRECTIONS] & (emitted == accepted) & ~plain
         used = self.plays.used[size, source, row]
         corrected = located & (used >= 0) & (used < MOST_CORRECTIONS)
-        corrected &= self._taken[lines, np.clip(used, 0, MOST_CORRECTIONS)]
+        corrected &= self._taken[lines, np.maximum(used, 0)]
         after = np.minimum(row + emitted, self.num_rows - 1)
         continued = whole & (used == MOST_CORRECTIONS) & self.plays.bonus[self._next, np.maximum(after - 1, 0)]
-        held = np.select([corrected, continued], [1, CONTINUED], 0)
-        following = (self._next * SOURCES + held) * self.num_rows + after
+        following = (self._next * SOURCES + np.where(continued, CONTINUED, CORRECTED)) * self.num_rows + after
         flags = (
             located * Outcome.CORRECTION_COVERED.value
             + corrected * Outcome.CORRECTION_REUSED.value

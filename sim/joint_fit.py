@@ -16,9 +16,9 @@ from recguide.sim.rounds import Rounds, rounds_of
 from recguide.sim.walks import always, walk
 from recguide.traces.dense import DenseTrace
 
-LEAST, EACH_PLACE = 16, 3
+LEAST, EACH_PLACE = 8, 2
 """Requests that prices are tried on: at least so many, and so many for each place in flight; evenly spaced ones."""
-TRIES = (0.6, 0.85, 1.2)
+TRIES = (0.6, 0.85)
 """Multiples of the throughput that was achieved, tried as the price of time."""
 
 
