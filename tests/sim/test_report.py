@@ -80,6 +80,26 @@ def test_the_page_loads_nothing_from_elsewhere(recguide: Recguide, inputs: Path,
     assert re.findall(r"<(?:script|link|img|iframe)[^>]*(?:src|href)=", page) == []
 
 
+def test_several_rates_are_the_axis_of_the_load_with_a_line_for_each_concurrency(
+    recguide: Recguide, inputs: Path, tmp_path: Path
+) -> None:
+    sources = ("--trace", inputs / "trace.parquet", "--profile", inputs / "profile.csv", "--jobs", 1)
+    loads = ("--request-rate", "2,20", "--max-concurrency", "1,4")
+    out = tmp_path / "out"
+    assert recguide("sweep", *sources, *loads, "--policy", "fixed:8", "--output-dir", out).code == 0
+    figures = figures_in((out / "report.html").read_text())
+    lines = {line["name"]: line["x"] for line in figures["throughput"]["data"]}
+    assert lines == {f"{policy}, C={level}": [2.0, 20.0] for policy in ("ar", "fixed:8") for level in (1, 4)}
+    assert figures["throughput"]["layout"]["xaxis"]["title"]["text"] == "requests per second"
+    assert figures["frontier"]["data"][0]["text"] == [
+        f"C={level}, {rate} req/s" for level in (1, 4) for rate in (2, 20)
+    ]
+    if CHROMIUM is not None:
+        document, console = open_page(out / "report.html", tmp_path / "browser")
+        assert console == []
+        assert f'data-drawn="{len(figures)}"' in document
+
+
 def test_ar_and_all_concurrencies_are_on_the_frontier(recguide: Recguide, inputs: Path, tmp_path: Path) -> None:
     traces = figures_in(swept(recguide, inputs, tmp_path / "out"))["frontier"]["data"]
     assert [trace["name"] for trace in traces] == ["ar", "fixed:8", "oracle", "overlap", "beaten by no other point"]
