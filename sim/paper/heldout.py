@@ -75,6 +75,7 @@ def rates_of(trace: DenseTrace, costs: CostModel, name: str, loads: Sequence[int
             "joint knows": (replace(ready, clairvoyant=True), "bucket"),
             "joint, no branches": (replace(ready, corrections=0, continuation=False), "bucket"),
             "joint, one correction": (replace(ready, corrections=1), "bucket"),
+            "joint, two corrections": (replace(ready, corrections=2), "bucket"),
         }
         found |= {(way, load): _rate(rounds, costs, policy, load, batching) for way, (policy, batching) in ways.items()}
         found["paper", load] = found["overlap" if load == 1 else "buckets", load]
@@ -106,6 +107,7 @@ COMPARED: Mapping[str, tuple[str, str]] = {
     "joint over the better of overlap and the best fixed block": ("joint", "best plain"),
     "branches: joint over joint without them": ("joint", "joint, no branches"),
     "more than one correction: joint over joint with one": ("joint", "joint, one correction"),
+    "a third correction: joint over joint with two": ("joint", "joint, two corrections"),
     "what knowing the next round would add to joint": ("joint knows", "joint"),
 }
 
