@@ -18,8 +18,6 @@ from recguide.validation.pricing import host_of, priced, retimed
 from recguide.validation.replaying import simulated
 
 ACCEPTANCE, COMPOSITION, FORWARDS, HOST = INGREDIENTS = ("acceptance", "batch composition", "step cost", "host time")
-LAYOUTS = {"tidar": "quadratic"}
-"""The kind of forwards that verify and draft at once, by policy; "rows" for all others."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,14 +39,18 @@ def budget(foretold: Replay, measured: Measurement, costs: CostModel, served: De
     # a request of the served trace is one that was sent, in that order
     accepted = None if served is None else simulated(served, list(range(len(served.requests))), measured, costs)[0]
     runs.append(accepted or foretold)
-    layout = LAYOUTS.get(measured.about.policy.partition(":")[0], "rows")
-    forward_s, host_s = priced(measured.run, costs, layout)
+    forward_s, host_s = priced(measured.run, costs, layout_of(measured.about.policy))
     runs += [
         retimed(measured.run, forward_s + host_s),
         retimed(measured.run, measured.forward_s + host_s),
         retimed(measured.run, measured.forward_s + host_of(measured.run, measured.forward_s)),
     ]
     return _of(throughputs(runs), forced or accepted is not None)
+
+
+def layout_of(policy: str) -> str:
+    """The kind of its forwards that verify and draft at once, if it has some."""
+    return "quadratic" if policy.partition(":")[0] == "tidar" else "rows"
 
 
 def _of(speeds: Sequence[float], known: bool) -> Budget:

@@ -21,17 +21,18 @@ def priced(run: Replay, costs: CostModel, layout: str = "rows") -> tuple[Seconds
 
     As the simulator would count them. ``layout`` is the kind of the run's forwards that verify and draft at once.
     """
-    sizes = np.split(
-        run.emission_block_size, np.searchsorted(run.emission_step, np.arange(1, len(run.steps["seconds"])))
-    )
-    cached = np.split(
-        run.prompt_tokens[run.emission_request] + emitted_before(run) - 1,
-        np.searchsorted(run.emission_step, np.arange(1, len(run.steps["seconds"]))),
-    )
+    sizes, cached = emissions_by_step(run)
     names = ("block_size", "requests", "query_tokens", "context_tokens", "draft_tokens")
     table = zip(*(run.steps[name].tolist() for name in names), sizes, cached, strict=True)
     found = np.array([_price(costs, layout, *row) for row in table]).reshape(-1, 2)
     return found[:, 0], found[:, 1]
+
+
+def emissions_by_step(run: Replay) -> tuple[list[Ints], list[Ints]]:
+    """For each step, the block sizes of the requests that emit, and their cached tokens before it."""
+    bounds = np.searchsorted(run.emission_step, np.arange(1, len(run.steps["seconds"])))
+    cached = run.prompt_tokens[run.emission_request] + emitted_before(run) - 1
+    return np.split(run.emission_block_size, bounds), np.split(cached, bounds)
 
 
 def _price(
