@@ -16,6 +16,7 @@ from recguide.engine.bench_load import BenchLoad, load_of
 from recguide.engine.bench_serve_command import ServeOptions
 from recguide.engine.environment import chosen_device, command_line, driver_version, engine_commit, gpu_name
 from recguide.engine.loading import LoadedModel, load_model
+from recguide.engine.pages import pages_that_fit
 from recguide.engine.policyof import policy_of, rounds_named
 from recguide.engine.record_command import DTYPES
 from recguide.engine.runlog import answered
@@ -35,8 +36,6 @@ from recguide.traces.files import replacing, write_trace
 
 SAVE_EVERY_S = 5.0
 IDLE_S = 0.02
-MEMORY_SHARE = 0.85
-"""Of the GPU's free memory, that the KV cache may take."""
 
 
 @dataclass(slots=True)
@@ -95,17 +94,11 @@ def _limits(options: ServeOptions, model: LoadedModel, context: int) -> Limits:
     pages = running * each
     if options.kv_tokens is not None:
         pages = options.kv_tokens // size
-    elif model.decoder.device.type == "cuda":
-        pages = min(pages, _pages_that_fit(model, size))
+    else:
+        pages = min(pages, pages_that_fit(model.config, size, model.decoder.device, model.decoder.dtype))
     if pages < 1:
         raise InputError(f"--kv-tokens: room for {pages * size} tokens, allowed: at least one page of {size}")
     return Limits(options.max_num_batched_tokens, options.prefill_chunk, running, size, pages)
-
-
-def _pages_that_fit(model: LoadedModel, page_size: int) -> int:
-    config, free = model.config, torch.cuda.mem_get_info(model.decoder.device)[0]
-    token = 2 * config.num_layers * config.num_kv_heads * config.head_dim * model.decoder.dtype.itemsize
-    return int(free * MEMORY_SHARE) // (token * page_size)
 
 
 def _warm_up(bench: Bench) -> None:

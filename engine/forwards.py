@@ -6,7 +6,6 @@ found stays on the device until `read` asks for it: a verify takes the tokens of
 
 from collections import Counter
 from collections.abc import Sequence
-from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -21,6 +20,7 @@ from recguide.engine.model import Decoder, Draft
 from recguide.engine.pages import PagedCache
 from recguide.engine.planning import Piece
 from recguide.engine.sampling import perturbed
+from recguide.engine.scores import Scores
 from recguide.kernels.logit_statistics import (
     LogitStatistics,
     barred_ids,
@@ -30,32 +30,12 @@ from recguide.kernels.logit_statistics import (
 from recguide.kernels.logit_tiling import Scratch, scratch_for
 from recguide.kernels.row_attention import row_attention, row_attention_reference
 from recguide.kernels.row_plan import RowPlan, tile_for
-from recguide.sim.rounds import Ints
 
 CAPTURE_AFTER = 2
 """Forwards of a shape that run without a graph before it gets one."""
 MAX_CAPTURED = 4096
 """Tokens of the largest forward that gets one; what is larger keeps the GPU busy by itself."""
 FIRST_SCORES = 1024
-
-
-class Scores(NamedTuple):
-    """What the distributions at the scored tokens prefer; arrays of as many entries."""
-
-    first: Ints
-    """-1 where there is no distribution, because logits are NaN."""
-    second: Ints
-    second_no_eos: Ints
-    margin: NDArray[np.uint8]
-    """Steps of 1/256, as traces have them."""
-    p1: NDArray[np.uint8]
-    entropy: NDArray[np.float32]
-
-    def part(self, first: int, end: int) -> "Scores":
-        """Some of the scores."""
-        at = slice(first, end)
-        ids = self.first[at], self.second[at], self.second_no_eos[at]
-        return Scores(*ids, self.margin[at], self.p1[at], self.entropy[at])
 
 
 class Forwards:

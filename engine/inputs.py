@@ -6,7 +6,7 @@ requests and scores that fill a shape up belong to nobody; their keys go to a pa
 
 from collections.abc import Sequence
 from itertools import accumulate
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from recguide.engine.pages import PagedCache
-from recguide.engine.planning import Piece
+from recguide.engine.planning import Layout, Piece
 from recguide.kernels.layouts import Rows
 from recguide.sim.rounds import Ints
 
@@ -48,10 +48,9 @@ class Shape(NamedTuple):
 
 def shape_of(pieces: Sequence[Piece], page_size: int, filled: bool) -> Shape:
     """The shape of pieces, nothing rounded."""
-    tokens = sum(len(piece.layout) for piece in pieces)
-    drafts = sum(int(piece.layout.gate.sum()) for piece in pieces)
-    longest = max(piece.cached + len(piece.layout) for piece in pieces)
-    scores = sum(len(piece.layout.scored) for piece in pieces)
+    layouts = [piece.layout for piece in pieces]
+    tokens, drafts, scores = (sum(layout.sizes[kind] for layout in layouts) for kind in range(3))
+    longest = max(piece.cached + piece.layout.sizes[0] for piece in pieces)
     draft = "none" if not drafts else "all" if drafts == tokens else "some"
     sampled = any(piece.live.wish.temperature > 0 for piece in pieces)
     return Shape(len(pieces), tokens, scores, -(-longest // page_size), draft, filled, sampled)
@@ -74,6 +73,7 @@ class Inputs:
         self._sent = self._staged.to(device, copy=True)
         self.places = {name: slice(at, at + size) for (name, size), at in zip(sizes.items(), starts, strict=False)}
         self._whole: NDArray[np.int32] = self._staged.numpy()
+        self._copied = torch.cuda.Event() if device.type == "cuda" else None
 
     def __getitem__(self, name: str) -> Tensor:
         """One part of what was sent, int32."""
@@ -87,31 +87,37 @@ class Inputs:
 
     def put(self, pieces: Sequence[Piece], cache: PagedCache, fill: Fill | None) -> None:
         """Write what these pieces say, and send it."""
+        if self._copied is not None:
+            # what was staged last may still be on its way
+            self._copied.synchronize()
         layouts = [piece.layout for piece in pieces]
-        lens, scores = [len(layout) for layout in layouts], [len(layout.scored) for layout in layouts]
+        lens, scores = [layout.sizes[0] for layout in layouts], [layout.sizes[2] for layout in layouts]
         cached, ends = [piece.cached for piece in pieces], [0, *accumulate(lens)]
         total = ends[-1]
+        behind = np.repeat(cached, lens)
         self._set("ids", np.concatenate([np.asarray(piece.ids) for piece in pieces]), 0)
-        self._set("positions", np.concatenate([layout.positions for layout in layouts]) + np.repeat(cached, lens), 0)
-        self._set("visible", np.concatenate([layout.visible for layout in layouts]), 0)
-        self._set("gate", np.concatenate([layout.gate for layout in layouts]), 0)
-        self._set("scored", np.concatenate([each.scored for each in layouts]) + np.repeat(ends[:-1], scores), 0)
+        self._set("positions", _joined(layouts, "positions") + behind, 0)
+        self._set("visible", _joined(layouts, "visible"), 0)
+        self._set("gate", _joined(layouts, "gate"), 0)
+        self._set("scored", _joined(layouts, "scored") + np.repeat(ends[:-1], scores), 0)
         self._set("indptr", np.array(ends), total)
         self._set("prefix", np.array(cached), 0)
-        place = np.arange(total) - np.repeat(ends[:-1], lens) + np.repeat(cached, lens)
+        place = np.arange(total) - np.repeat(ends[:-1], lens) + behind
         self._put_pages(pieces, cache, lens, place)
         if fill is not None:
             source = np.full(total, -1)
             source[fill[0]] = fill[1]
             self._set("source", source, -1)
         if self.shape.sampled:
-            about = np.concatenate([layout.predicts for layout in layouts]) + np.repeat(cached, scores)
+            about = _joined(layouts, "predicts") + np.repeat(cached, scores)
             wishes = [piece.live.wish for piece in pieces]
             heat = np.array([wish.temperature for wish in wishes], np.float32).view(np.int32)
             self._set("about", about, 0)
             self._set("seeds", np.repeat([wish.seed for wish in wishes], scores), 0)
             self._set("heat", np.repeat(heat, scores), 0)
         self._sent.copy_(self._staged, non_blocking=True)
+        if self._copied is not None:
+            self._copied.record()
 
     def _put_pages(self, pieces: Sequence[Piece], cache: PagedCache, lens: Sequence[int], place: Ints) -> None:
         """The page table, and from it where the key of each token goes."""
@@ -126,6 +132,13 @@ class Inputs:
         part = self._whole[self.places[name]]
         part[: len(values)] = values
         part[len(values) :] = rest
+
+
+def _joined(layouts: Sequence[Layout], name: str) -> NDArray[Any]:
+    """One array of each layout, one behind the other; most often all layouts are the same one."""
+    if layouts.count(layouts[0]) == len(layouts):
+        return np.tile(getattr(layouts[0], name), len(layouts))
+    return np.concatenate([getattr(layout, name) for layout in layouts])
 
 
 def power_of_2(number: int) -> int:

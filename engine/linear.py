@@ -9,13 +9,14 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from recguide.engine.forwards import Scores, read
+from recguide.engine.forwards import read
 from recguide.engine.host import Stopwatch
 from recguide.engine.inputs import Fill
 from recguide.engine.outcomes import Change, accepted, outcome_of
 from recguide.engine.planning import Piece, draft_piece, verify_piece
 from recguide.engine.requests import Live, room_for, seen_of
-from recguide.engine.ways import DRAFT_BROKEN, VERIFY_BROKEN, Planned, Setup, held_of, is_broken
+from recguide.engine.scores import Scores, Unmade, is_broken, spread
+from recguide.engine.ways import DRAFT_BROKEN, VERIFY_BROKEN, Planned, Setup, positions_of
 from recguide.sim.batching import Batching
 from recguide.sim.policies import BlockPolicy, Tally
 from recguide.sim.rounds import AR, Ints
@@ -73,36 +74,51 @@ class LinearWay:
         statistics = []
         if drafts:
             self.watch.run(lambda: statistics.append(forwards.run(drafts)))
-            statistics.append(forwards.run(verifies, _fill(drafts, verifies, blocks.sizes)))
+            statistics.append(forwards.run(verifies, _fill(verifies, blocks.sizes)))
         else:
             statistics.append(forwards.run(verifies))
         return self._changes(blocks, read(*statistics))
 
     def _changes(self, blocks: Blocks, found: Scores) -> list[Change]:
         """What the scores of all drafts, and behind them of all verifies, come to."""
-        at, verify_at = 0, sum(size for size in blocks.sizes if size > AR)
-        changes = []
-        for live, size in zip(blocks.lives, blocks.sizes, strict=True):
-            drafted = found.part(at, at + size) if size > AR else None
-            changes.append(self._change(live, size, drafted, found.part(verify_at, verify_at + size)))
-            at += size if size > AR else 0
-            verify_at += size
-        return changes
+        sizes = np.array(blocks.sizes)
+        drafted = np.where(sizes > AR, sizes, 0)
+        draft_at = np.cumsum(drafted) - drafted
+        verify_at = drafted.sum() + np.cumsum(sizes) - sizes
+        changes: list[Change | None] = [None] * len(sizes)
+        for size in set(blocks.sizes):
+            places = np.flatnonzero(sizes == size)
+            lives = [blocks.lives[place] for place in places.tolist()]
+            made = self._rounds(lives, size, found, draft_at[places], verify_at[places])
+            for place, change in zip(places.tolist(), made, strict=True):
+                changes[place] = change
+        return [change for change in changes if change is not None]
 
-    def _change(self, live: Live, size: int, drafted: Scores | None, verified: Scores) -> Change:
-        position = len(live.tokens)
-        if is_broken(verified) or (drafted is not None and is_broken(drafted, 1)):
-            return Change(live, error=VERIFY_BROKEN if is_broken(verified) else DRAFT_BROKEN)
-        if drafted is not None:
-            drafted = self.setup.judge.drafted(live, "seeded", position, drafted)
-        verified = self.setup.judge.verified(live, position, verified)
-        block = drafted.first[1:].tolist() if drafted is not None else []
-        tokens = verified.first.tolist()
-        accept_len, emitted = accepted(block, tokens, live.eos_ids, live.tokens_left)
-        flags = outcome_of(accept_len, emitted, drafted is not None)
-        held = held_of(live.tokens[-1], drafted, live.cached) if drafted is not None else None
-        entropies = verified.entropy[:emitted].tolist()
-        return Change(live, size, accept_len, tokens[:emitted], entropies, flags, None, held)
+    def _rounds(self, lives: list[Live], size: int, found: Scores, draft_at: Ints, verify_at: Ints) -> list[Change]:
+        """The rounds of requests with the same block size."""
+        positions, judge, drafts = positions_of(lives), self.setup.judge, size > AR
+        seen = found.at(spread(verify_at, size))
+        bad = is_broken(seen, size)
+        verified = judge.verified(lives, positions, size, seen)
+        block = np.zeros((len(lives), 0), np.int64)
+        if drafts:
+            seen = found.at(spread(draft_at, size))
+            bad_draft = is_broken(seen, size, 1)
+            drafted = judge.drafted(lives, "seeded", positions, size, seen)
+            block = drafted.first.reshape(-1, size)[:, 1:]
+        took = accepted(lives, block, verified.first.reshape(-1, size))
+        emitted, accept_lens = took.emitted.tolist(), took.accept_len.tolist()
+        tokens, entropies = verified.first.reshape(-1, size).tolist(), verified.entropy.reshape(-1, size).tolist()
+        changes = []
+        for i, live in enumerate(lives):
+            if bad[i] or (drafts and bad_draft[i]):
+                changes.append(Change(live, error=VERIFY_BROKEN if bad[i] else DRAFT_BROKEN))
+                continue
+            count, whole = emitted[i], accept_lens[i]
+            draft = Unmade(live.tokens[-1], drafted, i * size, size, live.cached) if drafts else None
+            flags = outcome_of(count < whole, drafts)
+            changes.append(Change(live, size, whole, tokens[i][:count], entropies[i][:count], flags, None, draft))
+        return changes
 
     def told(self, planned: Planned, changes: Sequence[Change], seconds: float) -> None:
         """Book the rounds for policies that learn from them."""
@@ -131,13 +147,11 @@ def _work(lives: Sequence[Live], sizes: Sequence[int], filled: Sequence[int]) ->
     return Work(0.0, max(sizes), len(lives), tokens, context, drafted, 2 * (tokens - sum(sizes)))
 
 
-def _fill(drafts: Sequence[Piece], verifies: Sequence[Piece], sizes: Sequence[int]) -> Fill:
+def _fill(verifies: Sequence[Piece], sizes: Sequence[int]) -> Fill:
     """The places of draft tokens in the verify, and the scores of the draft that they come from."""
-    into, source, token, score = [], [], 0, 0
-    for verify, size in zip(verifies, sizes, strict=True):
-        if size > AR:
-            into.append(np.arange(token + 1, token + size))
-            source.append(np.arange(score + 1, score + size))
-            score += size
-        token += len(verify.layout)
-    return np.concatenate(into), np.concatenate(source)
+    size, lens = np.array(sizes), np.array([len(piece.layout) for piece in verifies])
+    drafted = np.where(size > AR, size, 0)
+    tokens, scores, drafts = np.cumsum(lens) - lens, np.cumsum(drafted) - drafted, np.maximum(drafted - 1, 0)
+    # the n-th draft token of a request, from 1 on
+    nth = np.arange(drafts.sum()) - np.repeat(np.cumsum(drafts) - drafts, drafts) + 1
+    return np.repeat(tokens, drafts) + nth, np.repeat(scores, drafts) + nth

@@ -1,14 +1,17 @@
 """What a step changes. Forwards only find out; `apply` is the one place where a request changes by it."""
 
-from collections.abc import Collection, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 
 from recguide.engine.requests import Held, Live
-from recguide.sim.history import PAPER, Signal, tell
+from recguide.engine.scores import Unmade
+from recguide.sim.history import Signal, tell
 from recguide.sim.overlap import Outcome
-from recguide.sim.rounds import AR, emitted_lens
+from recguide.sim.rounds import AR, Ints, emitted_lens
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -28,55 +31,94 @@ class Change:
     """``Outcome`` flags."""
     held: Held | None = None
     """The draft that it holds from now on."""
-    verified: Held | None = None
+    verified: Held | Unmade | None = None
     """The draft that the round verified."""
     error: str | None = None
 
 
-def accepted(
-    drafted: Sequence[int], verified: Sequence[int], eos_ids: Collection[int], tokens_left: int
-) -> tuple[int, int]:
-    """The acceptance length of a block before any cut, and what of it is emitted.
+class Accepted(NamedTuple):
+    """What verification gave each of some requests: [requests]."""
 
-    ``drafted`` are the B-1 tokens behind the seed, ``verified`` the B tokens of the verifier. As in a dense trace,
-    draft tokens behind EOS count as mismatches.
+    accept_len: Ints
+    """Before any cut."""
+    emitted: Ints
+    token: Ints
+    """The last accepted one, which is the verifier's own."""
+    lives: Sequence[bool]
+    """Whether the request goes on behind it."""
+
+
+def accepted(lives: Sequence[Live], drafted: Ints, verified: Ints) -> Accepted:
+    """Matches up to the first mismatch and the verifier's own token, cut behind EOS and at the output limit.
+
+    ``drafted`` are [requests, B-1] tokens behind the seeds, ``verified`` the verifier's [requests, B]. As in a dense
+    trace, draft tokens behind EOS count as mismatches.
     """
-    matched = next((i for i, (a, b) in enumerate(zip(drafted, verified, strict=False)) if a != b), len(drafted))
-    whole = matched + 1
-    eos_at = next((at for at, token in enumerate(verified[:whole]) if token in eos_ids), whole)
-    accept_len = min(whole, eos_at + 2)
-    return accept_len, int(emitted_lens(np.array(accept_len), tokens_left, eos_at))
+    places = np.arange(verified.shape[1])
+    hits = drafted == verified[:, :-1]
+    whole = np.where(hits.all(1), hits.shape[1], hits.argmin(1) if hits.shape[1] else 0) + 1
+    ends = _ends(lives, verified) & (places < whole[:, None])
+    eos_at = np.where(ends.any(1), ends.argmax(1), verified.shape[1])
+    accept_len = np.minimum(whole, eos_at + 2)
+    left = np.array([live.tokens_left for live in lives])
+    emitted = emitted_lens(accept_len, left, eos_at)
+    token = verified[np.arange(len(lives)), accept_len - 1]
+    return Accepted(accept_len, emitted, token, ((emitted < left) & (eos_at >= emitted)).tolist())
 
 
-def outcome_of(accept_len: int, emitted: int, drafted: bool) -> int:
+def _ends(lives: Sequence[Live], verified: Ints) -> NDArray[np.bool_]:
+    """Which tokens end their request."""
+    ends: NDArray[np.bool_] = np.zeros(verified.shape, np.bool_)
+    kinds = [live.eos_ids for live in lives]
+    for kind in set(kinds):
+        here = np.array([other == kind for other in kinds])
+        for token in kind:
+            ends |= here[:, None] & (verified == token)
+    return ends
+
+
+def outcome_of(cut: bool, drafted: bool) -> int:
     """The flags of a round without branches."""
-    cut = Outcome.CUT.value if emitted < accept_len else 0
-    return cut | (Outcome.DRAFTED.value if drafted else 0)
+    return (Outcome.CUT.value if cut else 0) | (Outcome.DRAFTED.value if drafted else 0)
 
 
-def apply(change: Change, signal: Signal = PAPER) -> None:
-    """Let a request be what a step made of it; sets why it is finished, where it is."""
-    live = change.live
+def apply(changes: Sequence[Change], signal: Signal | None) -> None:
+    """Let requests be what a step made of them; sets why they are finished, where they are.
+
+    ``signal`` is what the policy looks at; None where it does not look back, and nobody keeps what it would see.
+    """
+    for change in changes:
+        _apply(change)
+    rounds = [change for change in changes if change.block_size >= AR and change.tokens]
+    if signal is not None and rounds:
+        _tell(rounds, signal)
+
+
+def _apply(change: Change) -> None:
+    live, tokens = change.live, change.tokens
     live.held = change.held
     if change.error is not None:
         live.finish_reason, live.error = "error", change.error
+    if not tokens:
         return
-    if not change.tokens:
-        return
-    live.tokens += change.tokens
+    live.tokens += tokens
     live.entropies += change.entropies
-    live.tokens_left -= len(change.tokens)
+    live.tokens_left -= len(tokens)
     if change.block_size >= AR:
-        _tell(change, signal)
-    if live.tokens[-1] in live.eos_ids:
+        live.block_size, live.accept_len = change.block_size, len(tokens)
+    if tokens[-1] in live.eos_ids:
         live.finish_reason = "eos"
     elif live.tokens_left == 0:
         live.finish_reason = "length"
 
 
-def _tell(change: Change, signal: Signal) -> None:
-    live, emitted = change.live, np.array([len(change.tokens)])
-    live.block_size, live.accept_len = change.block_size, len(change.tokens)
-    count = signal.decisions(emitted, change.block_size)
-    mean = np.array(change.entropies[: int(count[0])], np.float64).sum(keepdims=True) / count
-    tell(live.figures[:, None], None, mean, change.block_size, emitted)
+def _tell(rounds: Sequence[Change], signal: Signal) -> None:
+    """Let the requests' figures be those after these rounds."""
+    emitted = np.array([len(change.tokens) for change in rounds])
+    sizes = np.array([change.block_size for change in rounds])
+    count = signal.decisions(emitted, sizes)
+    sums = [sum(change.entropies[:n]) for change, n in zip(rounds, count.tolist(), strict=True)]
+    figures = np.stack([change.live.figures for change in rounds], 1)
+    tell(figures, None, np.array(sums) / count, sizes, emitted)
+    for change, column in zip(rounds, figures.T, strict=True):
+        change.live.figures = column

@@ -9,11 +9,12 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from recguide.engine.forwards import Scores, read
+from recguide.engine.forwards import read
 from recguide.engine.outcomes import Change, accepted, outcome_of
 from recguide.engine.planning import Piece, branched_piece, draft_piece, verify_piece
 from recguide.engine.requests import Held, Live, room_for
-from recguide.engine.ways import DRAFT_BROKEN, VERIFY_BROKEN, Planned, Setup, held_of, is_broken
+from recguide.engine.scores import Scores, held_of, spread
+from recguide.engine.ways import DRAFT_BROKEN, VERIFY_BROKEN, Planned, Setup, positions_of
 from recguide.sim.overlap import CONTINUED, CORRECTED, SEEDED, Outcome, Overlap, prepared
 from recguide.sim.rounds import AR, Ints
 from recguide.sim.steps import Work
@@ -87,12 +88,21 @@ class OverlapWay:
         needs: list[Need] = planned.what
         pieces = [self._piece(need) for need in needs]
         found = read(self.setup.forwards.run(pieces))
-        changes, at = [], 0
-        for need, piece in zip(needs, pieces, strict=True):
-            part = found.part(at, at + len(piece.layout.scored))
-            at += len(piece.layout.scored)
-            changes.append(self._drafted(need, part) if need.drafts else self._verified(need, part))
-        return changes
+        counts = np.array([len(piece.layout.scored) for piece in pieces])
+        starts = np.cumsum(counts) - counts
+        broken = np.minimum.reduceat(found.first, starts) < 0
+        kinds = [(need.drafts, need.size) for need in needs]
+        changes: list[Change | None] = [None] * len(needs)
+        for kind in set(kinds):
+            places = [place for place, other in enumerate(kinds) if other == kind]
+            alike = [needs[place] for place in places]
+            made = (self._drafted if kind[0] else self._verified)(alike, kind[1], found, starts[places])
+            for place, change in zip(places, made, strict=True):
+                changes[place] = change
+        for place in np.flatnonzero(broken).tolist():
+            need = needs[place]
+            changes[place] = Change(need.live, error=DRAFT_BROKEN if need.drafts else VERIFY_BROKEN)
+        return [change for change in changes if change is not None]
 
     def _piece(self, need: Need) -> Piece:
         mask_id, shift = self.setup.mask_id, self.setup.shift
@@ -102,30 +112,40 @@ class OverlapWay:
             return verify_piece(need.live, AR, AR, mask_id)
         return branched_piece(need.live, need.held, need.leaves, self._second(need.held), mask_id, shift)
 
-    def _drafted(self, need: Need, found: Scores) -> Change:
-        live = need.live
-        if is_broken(found, 1):
-            return Change(live, error=DRAFT_BROKEN)
-        found = self.setup.judge.drafted(live, "seeded", len(live.tokens), found)
-        return Change(live, held=held_of(live.tokens[-1], found, live.cached))
+    def _drafted(self, needs: Sequence[Need], size: int, found: Scores, starts: Ints) -> list[Change]:
+        """Requests hold the drafts that they made."""
+        lives = [need.live for need in needs]
+        seen = found.at(spread(starts, size))
+        made = self.setup.judge.drafted(lives, "seeded", positions_of(lives), size, seen)
+        parts = [made.part(i * size, (i + 1) * size) for i in range(len(lives))]
+        return [
+            Change(live, held=held_of(live.tokens[-1], part, live.cached))
+            for live, part in zip(lives, parts, strict=True)
+        ]
 
-    def _verified(self, need: Need, found: Scores) -> Change:
-        live, size, held = need.live, need.size, need.held
-        if is_broken(found):
-            return Change(live, error=VERIFY_BROKEN)
-        verified = self.setup.judge.verified(live, len(live.tokens), found.part(0, size))
-        tokens, block = verified.first.tolist(), held.tokens[1:].tolist() if held is not None else []
-        accept_len, emitted = accepted(block, tokens, live.eos_ids, live.tokens_left)
-        flags = outcome_of(accept_len, emitted, held is not None and held.source == SEEDED)
-        following = None
-        if held is not None and need.leaves:
-            flags |= Outcome.PREPARED.value
-            lives = emitted < live.tokens_left and tokens[emitted - 1] not in live.eos_ids
-            if emitted == accept_len:
-                hit, following = self._hit(need, held, accept_len, tokens[accept_len - 1], lives, found)
-                flags |= hit
-        entropies = verified.entropy[:emitted].tolist()
-        return Change(live, size, accept_len, tokens[:emitted], entropies, flags, following, held)
+    def _verified(self, needs: Sequence[Need], size: int, found: Scores, starts: Ints) -> list[Change]:
+        """Rounds at the same block size, each with the draft of the branch that it hit."""
+        lives = [need.live for need in needs]
+        verified = self.setup.judge.verified(lives, positions_of(lives), size, found.at(spread(starts, size)))
+        verified_ids = verified.first.reshape(-1, size)
+        blocks = [need.held.tokens[1:] if need.held is not None else np.zeros(0, np.int64) for need in needs]
+        took = accepted(lives, np.stack(blocks), verified_ids)
+        accept_lens, emitted, own = took.accept_len.tolist(), took.emitted.tolist(), took.token.tolist()
+        tokens, entropies = verified_ids.tolist(), verified.entropy.reshape(-1, size).tolist()
+        changes = []
+        for i, need in enumerate(needs):
+            whole, count, held = accept_lens[i], emitted[i], need.held
+            flags = outcome_of(count < whole, held is not None and held.source == SEEDED)
+            following = None
+            if held is not None and need.leaves:
+                flags |= Outcome.PREPARED.value
+                if count == whole:
+                    behind = found.part(int(starts[i]), int(starts[i]) + need.tokens)
+                    hit, following = self._hit(need, held, whole, own[i], took.lives[i], behind)
+                    flags |= hit
+            brought = tokens[i][:count], entropies[i][:count]
+            changes.append(Change(need.live, size, whole, *brought, flags, following, held))
+        return changes
 
     def _hit(
         self, need: Need, held: Held, accept_len: int, token: int, lives: bool, found: Scores
@@ -133,21 +153,22 @@ class OverlapWay:
         """Flags of the branch that the outcome lies on, and its draft, if ``token`` is the one it began with."""
         if accept_len not in need.leaves:
             return 0, None
-        live, size = need.live, need.size
+        live, size, judge = need.live, need.size, self.setup.judge
         start = size * (1 + need.leaves.index(accept_len))
-        position, cached = len(live.tokens) + accept_len, live.cached + accept_len
+        part = found.part(start, start + size)
+        behind = np.array([len(live.tokens) + accept_len])
         if accept_len < size:
             covered, reused, source = Outcome.CORRECTION_COVERED, Outcome.CORRECTION_REUSED, CORRECTED
-            part = self.setup.judge.drafted(live, "seeded", position, found.part(start, start + size))
+            part = judge.drafted([live], "seeded", behind, size, part)
             hit = int(self._second(held)[accept_len]) == token
         else:
             covered, reused, source = Outcome.CONTINUATION_COVERED, Outcome.CONTINUATION_REUSED, CONTINUED
-            part = self.setup.judge.drafted(live, "continuation", position - 1, found.part(start, start + size))
+            part = judge.drafted([live], "continuation", behind - 1, size, part)
             # a shifted draft's first token is the verifier's own
             hit = bool(self.setup.shift) or int(part.first[0]) == token
         if not (hit and lives):
             return covered.value, None
-        return covered.value | reused.value, held_of(token, part, cached, source)
+        return covered.value | reused.value, held_of(token, part, live.cached + accept_len, source)
 
     def told(self, planned: Planned, changes: Sequence[Change], seconds: float) -> None:
         """There is nothing to learn from."""

@@ -1,5 +1,6 @@
 """Pages of the KV cache: who holds which, and the memory behind them."""
 
+import os
 from collections.abc import Iterable, Sequence
 
 import numpy as np
@@ -12,8 +13,40 @@ from recguide.engine.model import ModelConfig
 Int32s = NDArray[np.int32]
 
 
+class HeldPages:
+    """The pages of one request, in order."""
+
+    __slots__ = ("_ids", "count")
+
+    def __init__(self) -> None:
+        self._ids: Int32s = np.zeros(16, np.int32)
+        self.count = 0
+
+    def __len__(self) -> int:
+        return self.count
+
+    @property
+    def ids(self) -> Int32s:
+        """Their numbers."""
+        return self._ids[: self.count]
+
+    def push(self, pages: Sequence[int]) -> None:
+        """Hold more of them."""
+        wanted = self.count + len(pages)
+        if wanted > len(self._ids):
+            self._ids = np.concatenate([self._ids, np.zeros(wanted, np.int32)])
+        self._ids[self.count : wanted] = pages
+        self.count = wanted
+
+    def pop(self, count: int) -> list[int]:
+        """Give the last ones back."""
+        self.count -= count
+        given: list[int] = self._ids[self.count : self.count + count].tolist()
+        return given
+
+
 class PagePool:
-    """Pages that nobody holds; a request's pages are a list that grows and shrinks at its end."""
+    """Pages that nobody holds; a request's pages grow and shrink at their end."""
 
     def __init__(self, num_pages: int) -> None:
         self.num_pages = num_pages
@@ -24,24 +57,37 @@ class PagePool:
         """Pages that nobody holds."""
         return len(self._free)
 
-    def resize(self, pages: list[int], count: int) -> None:
-        """Let a request hold ``count`` pages, in place; RuntimeError where there are not so many."""
-        more = count - len(pages)
+    def resize(self, pages: HeldPages, count: int) -> None:
+        """Let a request hold ``count`` pages; RuntimeError where there are not so many."""
+        more = count - pages.count
         if more > len(self._free):
             raise RuntimeError(f"{more} KV pages wanted, {len(self._free)} of {self.num_pages} are free")
-        for _ in range(more):
-            pages.append(self._free.pop())
-        if more < 0:
-            self._free += reversed(pages[count:])
-            del pages[count:]
+        if more > 0:
+            pages.push(self._free[: -more - 1 : -1])
+            del self._free[-more:]
+        elif more < 0:
+            self._free += reversed(pages.pop(-more))
 
-    def check(self, held: Iterable[Sequence[int]]) -> None:
+    def check(self, held: Iterable[HeldPages]) -> None:
         """RuntimeError unless every page is free or held by one request, and none is both or neither."""
-        found = sorted([*self._free, *(page for pages in held for page in pages)])
-        if found != list(range(self.num_pages)):
+        found = [*self._free, *(page for pages in held for page in pages.ids.tolist())]
+        if sorted(found) != list(range(self.num_pages)):
             count = np.bincount(found, minlength=self.num_pages)
             wrong = {page: int(times) for page, times in enumerate(count) if times != 1}
             raise RuntimeError(f"KV pages and how often each is accounted for, where that is not once: {wrong}")
+
+
+def pages_that_fit(
+    config: ModelConfig, page_size: int, device: torch.device, dtype: torch.dtype, share: float = 0.85
+) -> int:
+    """Pages for a share of the memory that is free now."""
+    free = torch.cuda.mem_get_info(device)[0] if device.type == "cuda" else _free_bytes()
+    token = 2 * config.num_layers * config.num_kv_heads * config.head_dim * dtype.itemsize
+    return int(free * share) // (token * page_size)
+
+
+def _free_bytes() -> int:
+    return os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
 
 
 class PagedCache:
@@ -74,10 +120,10 @@ class PagedCache:
         self.keys[layer].flatten(0, 1)[slots] = keys
         self.values[layer].flatten(0, 1)[slots] = values
 
-    def fill_table(self, table: Int32s, held: Sequence[Sequence[int]], counts: Sequence[int]) -> None:
+    def fill_table(self, table: Int32s, held: Sequence[HeldPages], counts: Sequence[int]) -> None:
         """Write a page table ``[requests, pages]``: so many pages of each request, its own ones, then scratch."""
         table.fill(0)
         for row, pages, count, spare in zip(table, held, counts, self.scratch, strict=False):
             own = min(len(pages), count)
-            row[:own] = pages[:own]
+            row[:own] = pages.ids[:own]
             row[own:count] = spare[: count - own]

@@ -35,9 +35,11 @@ class Layout:
     """[scores] Whose logits are looked at."""
     predicts: Ints
     """[scores] The position that each of these is about."""
+    sizes: tuple[int, int, int]
+    """Tokens, drafts among them, and scores."""
 
     def __len__(self) -> int:
-        return len(self.visible)
+        return self.sizes[0]
 
 
 class Piece(NamedTuple):
@@ -73,7 +75,7 @@ def _layout(tail: Tail, gate: Sequence[bool], scored: Sequence[int], predicts: S
     visible = np.array(packed(tail), np.int32)
     numbers = (np.array(x, np.int64) for x in (tail.positions, scored, predicts))
     positions, scores, about = numbers
-    return Layout(visible, positions, np.array(gate, np.bool_), scores, about)
+    return Layout(visible, positions, np.array(gate, np.bool_), scores, about, (len(gate), sum(gate), len(scores)))
 
 
 @lru_cache(maxsize=256)
@@ -118,6 +120,7 @@ def padded(layout: Layout | None, size: int) -> Layout:
         np.concatenate([short.gate, np.zeros(more, np.bool_)]),
         short.scored,
         short.predicts,
+        (size, *short.sizes[1:]),
     )
 
 
@@ -126,8 +129,18 @@ def draft_piece(live: Live, size: int, filled: int, mask_id: int, shift: int) ->
     layout = drafting(size, shift) if size > 1 else None
     if layout is None or filled > size:
         layout = padded(layout, filled)
-    ids = [live.tokens[-1], *[mask_id] * (filled - 1)]
-    return Piece(live, live.cached, layout, ids)
+    return Piece(live, live.cached, layout, _seeded(live, filled, mask_id))
+
+
+def _seeded(live: Live, count: int, mask_id: int) -> Ints:
+    ids = _masks(count, mask_id).copy()
+    ids[0] = live.tokens[-1]
+    return ids
+
+
+@lru_cache(maxsize=256)
+def _masks(count: int, mask_id: int) -> Ints:
+    return np.full(count, mask_id)
 
 
 def verify_piece(live: Live, size: int, filled: int, mask_id: int) -> Piece:
@@ -135,7 +148,7 @@ def verify_piece(live: Live, size: int, filled: int, mask_id: int) -> Piece:
     layout = verifying(size)
     if filled > size:
         layout = padded(layout, filled)
-    return Piece(live, live.cached, layout, [live.tokens[-1], *[mask_id] * (filled - 1)])
+    return Piece(live, live.cached, layout, _seeded(live, filled, mask_id))
 
 
 def branched_piece(live: Live, held: Held, leaves: tuple[int, ...], first: Ints, mask_id: int, shift: int) -> Piece:

@@ -2,12 +2,13 @@
 
 from collections.abc import Sequence
 
-from recguide.engine.forwards import Scores, read
+from recguide.engine.forwards import read
 from recguide.engine.outcomes import Change
 from recguide.engine.planning import PIECE, Piece, prompt_piece
 from recguide.engine.requests import Live
 from recguide.engine.scheduler import Part
-from recguide.engine.ways import VERIFY_BROKEN, Setup, held_of, is_broken
+from recguide.engine.scores import Scores, held_of, is_broken
+from recguide.engine.ways import VERIFY_BROKEN, Setup, positions_of
 from recguide.sim.overlap import CONTINUED
 
 
@@ -41,13 +42,13 @@ class Prefills:
         return changes
 
     def _change(self, live: Live, found: Scores) -> Change:
-        if is_broken(found):
+        if is_broken(found, len(found.first))[0]:
             return Change(live, error=VERIFY_BROKEN)
-        position, judge = len(live.tokens), self.setup.judge
-        verified = judge.verified(live, position, found.part(0, 1))
+        position, judge = positions_of([live]), self.setup.judge
+        verified = judge.verified([live], position, 1, found.part(0, 1))
         token, entropy = int(verified.first[0]), float(verified.entropy[0])
         held = None
         if len(found.first) > 1:
-            part = judge.drafted(live, "continuation", position, found.part(1, 1 + self.masks))
+            part = judge.drafted([live], "continuation", position, self.masks, found.part(1, 1 + self.masks))
             held = held_of(token, part, live.known, CONTINUED)
         return Change(live, 0, 1, [token], [entropy], 0, held)

@@ -4,13 +4,14 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from recguide.engine.forwards import Scores, read
+from recguide.engine.forwards import read
 from recguide.engine.outcomes import Change, accepted, outcome_of
 from recguide.engine.planning import Piece, verify_piece, verifying_all
 from recguide.engine.requests import Live
-from recguide.engine.ways import VERIFY_BROKEN, Planned, Setup, held_of, is_broken
+from recguide.engine.scores import Scores, held_of, is_broken, spread
+from recguide.engine.ways import VERIFY_BROKEN, Planned, Setup, positions_of
 from recguide.sim.overlap import CONTINUED
-from recguide.sim.rounds import AR
+from recguide.sim.rounds import AR, Ints
 from recguide.sim.steps import Work
 from recguide.sim.tidar import Tidar
 
@@ -35,14 +36,18 @@ class QuadraticWay:
 
     def run(self, planned: Planned) -> list[Change]:
         """Everyone's round in one forward."""
-        pieces = [self._piece(live, size) for live, size in planned.what]
+        rounds: list[tuple[Live, int]] = planned.what
+        pieces = [self._piece(live, size) for live, size in rounds]
         found = read(self.setup.forwards.run(pieces))
-        changes, at = [], 0
-        for (live, size), piece in zip(planned.what, pieces, strict=True):
-            part = found.part(at, at + len(piece.layout.scored))
-            at += len(piece.layout.scored)
-            changes.append(self._change(live, size, part))
-        return changes
+        counts = np.array([len(piece.layout.scored) for piece in pieces])
+        starts, sizes = np.cumsum(counts) - counts, np.array([size for _, size in rounds])
+        changes: list[Change | None] = [None] * len(rounds)
+        for size in set(sizes.tolist()):
+            places = np.flatnonzero(sizes == size)
+            lives = [rounds[place][0] for place in places.tolist()]
+            for place, change in zip(places, self._changes(lives, size, found, starts[places]), strict=True):
+                changes[place] = change
+        return [change for change in changes if change is not None]
 
     def _piece(self, live: Live, size: int) -> Piece:
         held = live.drafted()
@@ -52,21 +57,40 @@ class QuadraticWay:
         ids[:size] = held.tokens
         return Piece(live, live.cached, verifying_all(size, self.setup.shift), ids)
 
-    def _change(self, live: Live, size: int, found: Scores) -> Change:
-        if is_broken(found):
-            return Change(live, error=VERIFY_BROKEN)
-        held = live.drafted() if size > AR else None
-        position = len(live.tokens)
-        verified = self.setup.judge.verified(live, position, found.part(0, size))
-        tokens, block = verified.first.tolist(), held.tokens[1:].tolist() if held is not None else []
-        accept_len, emitted = accepted(block, tokens, live.eos_ids, live.tokens_left)
-        following = None
-        if held is not None and emitted == accept_len:
-            part = found.part(size * accept_len, size * (accept_len + 1))
-            part = self.setup.judge.drafted(live, "continuation", position + accept_len - 1, part)
-            following = held_of(tokens[accept_len - 1], part, live.cached + accept_len, CONTINUED)
-        flags, entropies = outcome_of(accept_len, emitted, False), verified.entropy[:emitted].tolist()
-        return Change(live, size, accept_len, tokens[:emitted], entropies, flags, following, held)
+    def _changes(self, lives: Sequence[Live], size: int, found: Scores, starts: Ints) -> list[Change]:
+        """Rounds of the same kind, each with the draft behind its last accepted token."""
+        positions, judge, held = positions_of(lives), self.setup.judge, [live.drafted() for live in lives]
+        verified = judge.verified(lives, positions, size, found.at(spread(starts, size)))
+        ids, own = verified.first.reshape(-1, size), size > AR
+        blocks = [draft.tokens[1:] if draft is not None and own else np.zeros(0, np.int64) for draft in held]
+        took = accepted(lives, np.stack(blocks), ids)
+        following = (
+            judge.drafted(
+                lives,
+                "continuation",
+                positions + took.accept_len - 1,
+                size,
+                found.at(spread(starts + size * took.accept_len, size)),
+            )
+            if own
+            else None
+        )
+        total = size * (size + 1) if own else size
+        bad = is_broken(found.at(spread(starts, total)), total)
+        changes = []
+        for i, live in enumerate(lives):
+            if bad[i]:
+                changes.append(Change(live, error=VERIFY_BROKEN))
+                continue
+            count, whole = int(took.emitted[i]), int(took.accept_len[i])
+            brought = ids[i, :count].tolist(), verified.entropy[i * size : i * size + count].tolist()
+            behind = None
+            if following is not None and count == whole:
+                part = following.part(i * size, (i + 1) * size)
+                behind = held_of(int(took.token[i]), part, live.cached + whole, CONTINUED)
+            flags = outcome_of(count < whole, False)
+            changes.append(Change(live, size, whole, *brought, flags, behind, held[i] if own else None))
+        return changes
 
     def told(self, planned: Planned, changes: Sequence[Change], seconds: float) -> None:
         """There is nothing to learn from."""

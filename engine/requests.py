@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.typing import NDArray
 
+from recguide.engine.pages import HeldPages
 from recguide.sim.history import CHECKED, ENTROPY, ENTROPY_BEFORE, MATCHED, NOTHING, Floats
 from recguide.sim.policies import Outcomes, Tally
 from recguide.sim.rounds import Ints, largest_fitting
@@ -84,7 +85,7 @@ class Live:
     tokens: list[int] = field(default_factory=list)
     entropies: list[float] = field(default_factory=list)
     """Of the verifier's distributions that gave the tokens, in nats."""
-    pages: list[int] = field(default_factory=list)
+    pages: HeldPages = field(default_factory=HeldPages)
     admitted: bool = False
     done: int = 0
     """Tokens of the prompt, and after a preemption of the output too, that are prefilled."""

@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 
 from recguide.engine.outcomes import Change
 from recguide.engine.requests import Held, Live
+from recguide.engine.scores import Unmade
 from recguide.sim.overlap import CONTINUED
 from recguide.traces.dense import VIEWS, DenseRequest, DenseTrace, Drafts, Provenance, num_draft_tokens
 from recguide.traces.sparse import REDUCED, SparseRequest, SparseTrace
@@ -74,7 +75,8 @@ def _request(story: Story, block_sizes: Sequence[int]) -> DenseRequest:
     drafts = {(view, size): _nothing(view, size, positions) for view in VIEWS for size in block_sizes}
     for position, change in story.rounds:
         if change.verified is not None:
-            _put(drafts, live.tokens, position, change.accept_len, change.verified)
+            draft = change.verified.made() if isinstance(change.verified, Unmade) else change.verified
+            _put(drafts, live.tokens, position, change.accept_len, draft)
     entropy = np.maximum(np.array(live.entropies, np.float32), 0)
     name = f"served/{live.number:06d}"
     reason = str(live.finish_reason)

@@ -12,7 +12,7 @@ from recguide.engine.forwards import Forwards
 from recguide.engine.linear import LinearWay
 from recguide.engine.model import Decoder
 from recguide.engine.outcomes import Change, apply
-from recguide.engine.pages import PagedCache, PagePool
+from recguide.engine.pages import PagedCache, PagePool, pages_that_fit
 from recguide.engine.prefilling import Prefills
 from recguide.engine.requests import Live, Wish
 from recguide.engine.runlog import RunLog, prefill_work
@@ -21,7 +21,7 @@ from recguide.engine.selfcheck import check_adapter
 from recguide.engine.wayof import scratch_tokens, way_of
 from recguide.engine.ways import AsFound, Judge, Setup
 from recguide.sim.batching import BUCKETED, Batching
-from recguide.sim.history import PAPER
+from recguide.sim.history import Signal
 from recguide.sim.log import Replay, Step
 from recguide.sim.memory import Limits
 from recguide.sim.methods import Policy
@@ -39,7 +39,7 @@ class EngineConfig:
     block_sizes: tuple[int, ...] = (4, 8, 16, 32)
     """That rounds may have, ascending: also those below a policy's, for the end of the context."""
     limits: Limits = field(default_factory=lambda: Limits(max_running=MAX_RUNNING))
-    """The simulator's. Without ``kv_pages`` there are as many as no load can use up."""
+    """The simulator's. Without ``kv_pages`` there are as many as no load can use up, or as there is memory for."""
     max_context: int | None = None
     """Tokens of prompt and output together; None: the model's."""
     batching: Batching = BUCKETED
@@ -86,7 +86,7 @@ class Engine:
         setup = Setup(self.forwards, judge or AsFound(), config.block_sizes, self.max_context)
         self.way = way_of(policy, setup, config.batching)
         self.prefills = Prefills(setup, self.way.masks)
-        self.signal = getattr(policy, "signal", None) or PAPER
+        self.signal: Signal | None = getattr(policy, "signal", None)
         self.scheduler = Scheduler(self.limits, PagePool(pages))
         self.log = RunLog(config.keep_log)
         self._started = clock()
@@ -156,8 +156,7 @@ class Engine:
         work = prefill_work(sum(count for _, count in parts), len(parts), sum(live.done for live, _ in parts))
         changes = self.prefills.run(parts)
         self.scheduler.prefill_ended(parts, self.steps + 1)
-        for change in changes:
-            apply(change)
+        apply(changes, None)
         return changes, work._replace(seconds=self.now - started), 0.0
 
     def _round(self, started: float) -> tuple[list[Change], Work, float, int | None]:
@@ -165,8 +164,8 @@ class Engine:
         planned = self.scheduler.find_pages(lambda: self.way.plan(running, step))
         pages = self._pages_in_use()
         changes = self.way.run(planned)
+        apply(changes, self.signal)
         for change in changes:
-            apply(change, self.signal)
             if change.tokens:
                 change.live.ran = step + 1
         self.scheduler.prefilled = False
@@ -207,6 +206,7 @@ def _memory(decoder: Decoder, config: EngineConfig) -> tuple[Limits, int]:
     limits = config.limits
     if limits.kv_pages is None:
         each = limits.pages(context + config.block_sizes[-1])
-        limits = replace(limits, kv_pages=each * (limits.max_running or 0))
+        fitting = pages_that_fit(decoder.config, limits.page_size, decoder.device, decoder.dtype)
+        limits = replace(limits, kv_pages=max(1, min(each * (limits.max_running or 0), fitting)))
     assert limits.kv_tokens is not None
     return limits, min(context, limits.kv_tokens)

@@ -6,10 +6,10 @@ from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 
-from recguide.engine.forwards import Forwards, Scores
+from recguide.engine.forwards import Forwards
 from recguide.engine.outcomes import Change
-from recguide.engine.requests import Held, Live
-from recguide.sim.overlap import SEEDED
+from recguide.engine.requests import Live
+from recguide.engine.scores import Scores
 from recguide.sim.rounds import Ints
 from recguide.sim.steps import Work
 
@@ -51,21 +51,24 @@ class Way(Protocol):
 class Judge(Protocol):
     """Who says what was drafted and verified: the model, or a trace where acceptance is forced."""
 
-    def drafted(self, live: Live, view: str, position: int, found: Scores) -> Scores:
-        """B scores of a draft behind so many output tokens, the first of which means nothing in the seeded view."""
+    def drafted(self, lives: Sequence[Live], view: str, positions: Ints, size: int, found: Scores) -> Scores:
+        """``size`` scores of each request's draft behind so many output tokens, one request below the other.
 
-    def verified(self, live: Live, position: int, found: Scores) -> Scores:
-        """Scores of the verifier from this output position on."""
+        The first of them means nothing in the seeded view.
+        """
+
+    def verified(self, lives: Sequence[Live], positions: Ints, size: int, found: Scores) -> Scores:
+        """``size`` scores of the verifier for each request, from this output position on."""
 
 
 class AsFound:
     """The model says it."""
 
-    def drafted(self, live: Live, view: str, position: int, found: Scores) -> Scores:
+    def drafted(self, lives: Sequence[Live], view: str, positions: Ints, size: int, found: Scores) -> Scores:
         """As it was found."""
         return found
 
-    def verified(self, live: Live, position: int, found: Scores) -> Scores:
+    def verified(self, lives: Sequence[Live], positions: Ints, size: int, found: Scores) -> Scores:
         """As it was found."""
         return found
 
@@ -91,13 +94,6 @@ class Setup:
         return self.forwards.decoder.config.draft_shift
 
 
-def held_of(seed: int, found: Scores, cached: int, source: int = SEEDED) -> Held:
-    """The draft whose B scores these are, with its seed in front."""
-    tokens = found.first.copy()
-    tokens[0] = seed
-    return Held(tokens, found.second, found.second_no_eos, found.margin, found.p1, source, cached)
-
-
-def is_broken(found: Scores, skip: int = 0) -> bool:
-    """Whether some scores, the first few apart, come from NaN."""
-    return bool(np.any(found.first[skip:] < 0))
+def positions_of(lives: Sequence[Live]) -> Ints:
+    """Output tokens of each request so far."""
+    return np.array([len(live.tokens) for live in lives])

@@ -32,7 +32,7 @@ def small(tiny_folder):
     return load_model(str(tiny_folder), "cpu", torch.float32)
 
 
-@settings(max_examples=60)
+@settings(max_examples=40)
 @given(text=st.text(max_size=40), cuts=st.lists(st.integers(0, 60), max_size=8))
 def test_text_in_bits_is_the_text_as_a_whole(model, text, cuts) -> None:
     ids = model.tokenizer.encode(text)
@@ -42,7 +42,7 @@ def test_text_in_bits_is_the_text_as_a_whole(model, text, cuts) -> None:
     assert "".join(bits) + stream.finish() == model.tokenizer.decode(ids)
 
 
-@settings(max_examples=60)
+@settings(max_examples=40)
 @given(text=st.text("ab c", max_size=30), stop=st.text("ab c", min_size=1, max_size=4), step=st.integers(1, 3))
 def test_text_ends_before_the_first_stop_string_and_shows_nothing_of_it(model, text, stop, step) -> None:
     ids = model.tokenizer.encode(text)

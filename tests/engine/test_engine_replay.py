@@ -38,7 +38,7 @@ from recguide.traces.sparse import check_sparse, expanded
 pytestmark = pytest.mark.usefixtures("one_thread")
 
 
-@settings(max_examples=40)
+@settings(max_examples=20)
 @given(seed=st.integers(0, 50), shift=st.integers(0, 1), asked=prompts, load=loads())
 def test_the_simulator_replays_the_engine_step_by_step_from_a_recorded_trace(seed, shift, asked, load) -> None:
     model = tiny_model(seed, shift)
@@ -47,7 +47,7 @@ def test_the_simulator_replays_the_engine_step_by_step_from_a_recorded_trace(see
     assert_same_run(engine.replay(), replayed(trace_of(model, asked, load), engine, load))
 
 
-@settings(max_examples=40)
+@settings(max_examples=20)
 @given(seed=st.integers(0, 50), shift=st.integers(0, 1), asked=prompts, load=loads())
 def test_the_simulator_replays_the_engine_from_what_the_engine_logged(seed, shift, asked, load) -> None:
     model = tiny_model(seed, shift)
@@ -58,7 +58,7 @@ def test_the_simulator_replays_the_engine_from_what_the_engine_logged(seed, shif
     assert_same_run(engine.replay(), replayed(trace, engine, load))
 
 
-@settings(max_examples=10)
+@settings(max_examples=5)
 @given(seed=st.integers(0, 50), asked=prompts, load=loads(("fixed:4", "fixed:8", "window")))
 def test_acceptance_lengths_alone_replay_policies_that_look_at_nothing_else(seed, asked, load) -> None:
     model = tiny_model(seed, 0)
@@ -73,7 +73,7 @@ def test_acceptance_lengths_alone_replay_policies_that_look_at_nothing_else(seed
         assert found.emission_block_size.tolist() == wanted.emission_block_size.tolist()
 
 
-@settings(max_examples=40)
+@settings(max_examples=20)
 @given(
     seed=st.integers(0, 10**6),
     ease=st.floats(0.2, 1.0),
@@ -85,7 +85,7 @@ def test_acceptance_lengths_alone_replay_policies_that_look_at_nothing_else(seed
 def test_forced_acceptance_is_the_traces_whatever_the_weights(seed, ease, policy, batching, with_ids, kv_pages) -> None:
     limits = Limits(max_running=3, page_size=16, kv_pages=kv_pages)
     trace = random_trace(
-        seed, 5, GRID, max_output_tokens=40, ease=ease, with_ids=with_ids, max_context=448, model="recorded"
+        seed, 5, GRID, max_output_tokens=25, ease=ease, with_ids=with_ids, max_context=448, model="recorded"
     )
     model = tiny_model(seed % 7, 0)
     model.decoder.config = replace(model.config, max_context=448)

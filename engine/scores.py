@@ -1,0 +1,71 @@
+"""What forwards found at the tokens that are scored, on the host, and drafts made of it."""
+
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from recguide.engine.requests import Held
+from recguide.sim.overlap import SEEDED
+from recguide.sim.rounds import Ints
+
+
+class Scores(NamedTuple):
+    """What the distributions at the scored tokens prefer; arrays of as many entries."""
+
+    first: Ints
+    """-1 where there is no distribution, because logits are NaN."""
+    second: Ints
+    second_no_eos: Ints
+    margin: NDArray[np.uint8]
+    """Steps of 1/256, as traces have them."""
+    p1: NDArray[np.uint8]
+    entropy: NDArray[np.float32]
+
+    def at(self, where: slice | Ints) -> "Scores":
+        """Some of the scores."""
+        ids = self.first[where], self.second[where], self.second_no_eos[where]
+        return Scores(*ids, self.margin[where], self.p1[where], self.entropy[where])
+
+    def copy(self) -> "Scores":
+        """The same in arrays of its own."""
+        ids = self.first.copy(), self.second.copy(), self.second_no_eos.copy()
+        return Scores(*ids, self.margin.copy(), self.p1.copy(), self.entropy)
+
+    def part(self, first: int, end: int) -> "Scores":
+        """The scores from one to before another."""
+        return self.at(slice(first, end))
+
+
+def held_of(seed: int, found: Scores, cached: int, source: int = SEEDED) -> Held:
+    """The draft whose B scores these are, with its seed in front."""
+    tokens = found.first.copy()
+    tokens[0] = seed
+    return Held(tokens, found.second, found.second_no_eos, found.margin, found.p1, source, cached)
+
+
+class Unmade(NamedTuple):
+    """A draft that was verified at once, for whoever still asks for it."""
+
+    seed: int
+    found: Scores
+    place: int
+    """Of its first score."""
+    size: int
+    cached: int
+
+    def made(self) -> Held:
+        """The draft."""
+        return held_of(self.seed, self.found.part(self.place, self.place + self.size), self.cached)
+
+
+def is_broken(found: Scores, size: int, skip: int = 0) -> NDArray[np.bool_]:
+    """Whether any of each ``size`` scores, the first few apart, comes from NaN."""
+    broken: NDArray[np.bool_] = np.any(found.first.reshape(-1, size)[:, skip:] < 0, axis=1)
+    return broken
+
+
+def spread(starts: Ints, size: int) -> Ints:
+    """Indices of ``size`` scores from each start on, one below the other."""
+    indices: Ints = (starts[:, None] + np.arange(size)).ravel()
+    return indices
