@@ -69,7 +69,7 @@ SEEDED, CORRECTED, CONTINUED = range(3)
 NO_DRAFT = -1
 
 
-def branches(margin: NDArray[np.uint8], rules: Overlap) -> tuple[list[Ints], Bools]:
+def branches(margin: NDArray[np.uint8], rules: Overlap) -> tuple[list[AnyInts], Bools]:
     """Which branches to prepare for drafts with these margins: [drafts, B-1], of the draft tokens behind the seed.
 
     Gives the block position of each correction branch, [drafts] each, 1 to B-1 or 0 for none, and whether there is a
@@ -77,10 +77,10 @@ def branches(margin: NDArray[np.uint8], rules: Overlap) -> tuple[list[Ints], Boo
     """
     risky = _packed(is_risky(margin, rules.delta))
     count = np.bitwise_count(risky)
-    positions: list[Ints] = []
+    positions: list[AnyInts] = []
     for _ in range(rules.corrections):
         lowest = risky & (~risky + np.uint32(1))
-        positions.append(np.where(lowest > 0, np.bitwise_count(lowest - np.uint32(1)).astype(np.int64) + 1, 0))
+        positions.append(np.where(lowest > 0, np.bitwise_count(lowest - np.uint32(1)) + np.uint8(1), np.uint8(0)))
         risky = risky ^ lowest
     wanted = {"two-risky": count <= 2, "always": count >= 0, "never": count < 0}[rules.continuation]
     return positions, wanted
@@ -88,7 +88,7 @@ def branches(margin: NDArray[np.uint8], rules: Overlap) -> tuple[list[Ints], Boo
 
 def prepared(
     margin: NDArray[np.uint8], rules: Overlap, limit: Ints, room: Ints, source: int
-) -> tuple[list[Ints], Bools]:
+) -> tuple[list[AnyInts], Bools]:
     """:func:`branches` as far as their own rounds could run, of drafts from one source; the engine uses it too.
 
     ``limit`` is [drafts], the tokens up to the output limit, and ``room`` those that the context has room for. A branch
@@ -158,7 +158,7 @@ def _clipped(rounds: Rounds, rules: Overlap, whole: Tables) -> Tables:
     return whole
 
 
-def _round(rounds: Rounds, rules: Overlap, source: int) -> tuple[Ints, Ints, Ints, Ints, Ints]:
+def _round(rounds: Rounds, rules: Overlap, source: int) -> tuple[AnyInts, ...]:
     """Query tokens, accepted and emitted tokens, outcome and next source at every row."""
     size = rules.block_size
     match, second, margin = draft_of(rounds, rules, source)
@@ -167,7 +167,8 @@ def _round(rounds: Rounds, rules: Overlap, source: int) -> tuple[Ints, Ints, Int
     emitted = np.minimum(accepted, left)
     limit, room = rounds.max_output_tokens - position, rounds.max_context - cached
     corrections, goes_on = prepared(margin, rules, limit, room, source)
-    branch_count, covered = goes_on.astype(np.int64), np.zeros(len(accepted), np.bool_)
+    # small types where they do: every row of the trace passes here
+    branch_count, covered = goes_on.astype(np.int16), np.zeros(len(accepted), np.bool_)
     for at in corrections:
         branch_count += at > 0
         covered |= at == accepted
@@ -176,17 +177,20 @@ def _round(rounds: Rounds, rules: Overlap, source: int) -> tuple[Ints, Ints, Int
     lives = emitted < left
     corrected = covered & lives & _bit(second, accepted - 1)
     bonus = rounds.drafts["continuation", size].match
-    continued = full & lives & _bit(bonus[np.minimum(np.arange(len(bonus)) + size - 1, len(bonus) - 1)], 0)
-    outcome = (
-        covered * Outcome.CORRECTION_COVERED.value
-        + corrected * Outcome.CORRECTION_REUSED.value
-        + full * Outcome.CONTINUATION_COVERED.value
-        + continued * Outcome.CONTINUATION_REUSED.value
-        + (source == SEEDED) * Outcome.DRAFTED.value
-        + (accepted > left) * Outcome.CUT.value
-        + (branch_count > 0) * Outcome.PREPARED.value
-    )
-    following = np.select([corrected, continued], [CORRECTED, CONTINUED], NO_DRAFT)
+    ahead = np.concatenate([bonus[size - 1 :], np.repeat(bonus[-1:], min(size - 1, len(bonus)))])
+    continued = full & lives & _bit(ahead[: len(bonus)], 0)
+    events = {
+        Outcome.CORRECTION_COVERED: covered,
+        Outcome.CORRECTION_REUSED: corrected,
+        Outcome.CONTINUATION_COVERED: full,
+        Outcome.CONTINUATION_REUSED: continued,
+        Outcome.CUT: accepted > left,
+        Outcome.PREPARED: branch_count > 0,
+    }
+    outcome = np.full(len(accepted), Outcome.DRAFTED.value if source == SEEDED else 0, np.int16)
+    for event, there in events.items():
+        outcome += there * np.int16(event.value)
+    following = np.where(corrected, np.int16(CORRECTED), np.where(continued, np.int16(CONTINUED), np.int16(NO_DRAFT)))
     return size * (1 + branch_count), accepted, emitted, outcome, following
 
 
