@@ -106,6 +106,9 @@ def _warm_up(bench: Bench) -> None:
     for row in range(min(bench.options.num_warmups, len(bench.load))):
         bench.load.send(bench.engine, row)
     bench.engine.drain()
+    if bench.engine.forwards.graphs:
+        most = min(bench.options.max_concurrency or MAX_RUNNING, bench.engine.limits.max_running or 0)
+        typer.echo(f"{bench.engine.prepare(most)} kinds of rounds are prepared", err=True)
     bench.engine.restart()
 
 

@@ -77,6 +77,8 @@ def closed_loop(
     """
     _warm_up(server, make(), rows[:concurrency], concurrency)
     engine, send = server.engine(make(), concurrency)
+    if engine.forwards.graphs:
+        engine.prepare(concurrency)
     served = None if server.prompts is None else ServedRun()
     left, until, started = deque(rows), np.inf, engine.now
     while left or engine.in_flight:

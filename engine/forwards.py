@@ -41,14 +41,23 @@ FIRST_SCORES = 1024
 class Forwards:
     """Runs forwards of one model over one cache.
 
-    ``rounded`` makes shapes few, and ``graphs`` captures those that come back; both are for GPUs.
+    ``rounded`` makes shapes few, and ``graphs`` captures those that come back; both are for GPUs. ``most_pages`` are
+    those of the longest request, scratch included.
     """
 
-    def __init__(self, decoder: Decoder, cache: PagedCache, graphs: bool = True, rounded: bool | None = None) -> None:
+    def __init__(
+        self,
+        decoder: Decoder,
+        cache: PagedCache,
+        graphs: bool = True,
+        rounded: bool | None = None,
+        most_pages: int = 16,
+    ) -> None:
         self.decoder, self.cache, self.device = decoder, cache, decoder.device
         self.cuda = self.device.type == "cuda"
         self.graphs = graphs and self.cuda
         self.rounded = self.cuda if rounded is None else rounded
+        self.most_pages = most_pages
         self.barred = barred_ids(decoder.config.mask_id, decoder.config.eos_ids, self.device)
         self.watch = Stopwatch(self.device)
         """Seconds of forwards by the device's clock."""
@@ -69,7 +78,7 @@ class Forwards:
         that had none. Without ``graph`` none is used or made: for shapes that hardly ever come back.
         """
         exact = shape_of(pieces, self.cache.page_size, fill is not None)
-        shape = exact.rounded() if self.rounded else exact
+        shape = exact.rounded(max(self.most_pages, exact.pages)) if self.rounded else exact
         inputs = self.inputs(shape)
         inputs.put(pieces, self.cache, fill)
         result = self._result(shape)

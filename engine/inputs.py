@@ -20,6 +20,8 @@ from recguide.sim.rounds import Ints
 
 Fill = tuple[Ints, Ints]
 """Which tokens of a forward take which scores' best tokens of the forward before."""
+MAX_TABLE = 2**18
+"""Entries of a page table that is sent whole with every forward."""
 ALIGNMENT = 4
 """Integers to which parts of the array are aligned: 16 bytes, as kernels like pointers to be."""
 
@@ -39,11 +41,14 @@ class Shape(NamedTuple):
     sampled: bool
     """Whether a request has a temperature."""
 
-    def rounded(self) -> "Shape":
-        """A shape with room for this one, of which there are few: 8 token counts to a power of 2."""
-        pages = max(16, power_of_2(self.pages))
-        sizes = power_of_2(self.requests), _rounded(self.tokens), _rounded(self.scores), pages
-        return Shape(*sizes, self.draft, self.filled, self.sampled)
+    def rounded(self, most_pages: int) -> "Shape":
+        """A shape with room for this one, of which there are few: 8 token counts to a power of 2.
+
+        Tables are as wide as the longest request there may be, unless that makes them too large to be sent each time.
+        """
+        requests = power_of_2(self.requests)
+        pages = most_pages if requests * most_pages <= MAX_TABLE else min(most_pages, power_of_2(self.pages))
+        return Shape(requests, rounded(self.tokens), rounded(self.scores), pages, *self[4:])
 
 
 def shape_of(pieces: Sequence[Piece], page_size: int, filled: bool) -> Shape:
@@ -146,7 +151,7 @@ def power_of_2(number: int) -> int:
     return 1 << max(number - 1, 0).bit_length()
 
 
-def _rounded(number: int) -> int:
+def rounded(number: int) -> int:
     """Up to a multiple of an eighth of the power of 2 below it."""
     step = max(1, (1 << max(number.bit_length() - 1, 0)) // 8)
     return -(-number // step) * step

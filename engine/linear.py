@@ -4,7 +4,7 @@ A round is two forwards and one answer to the host, at its end. Requests of othe
 take part with their own size, without padding or filled up to the largest (section 5.3).
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -57,6 +57,12 @@ class LinearWay:
         self._check(sizes)
         filled = [max(sizes)] * len(sizes) if self.batching.padded else sizes
         return Planned(_work(lives, sizes, filled), rows, Blocks(lives, sizes, filled, chosen))
+
+    def rehearse(self, lives: Sequence[Live]) -> Iterator[Planned]:
+        """At every block size."""
+        for size in (AR, *self.setup.block_sizes):
+            sizes = [size] * len(lives)
+            yield Planned(_work(lives, sizes, sizes), None, Blocks(list(lives), sizes, sizes, size))
 
     def _check(self, sizes: Sequence[int]) -> None:
         allowed = (AR, *self.setup.block_sizes)

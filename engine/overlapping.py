@@ -4,8 +4,8 @@ The forward carries everyone's next need: the verifier row and branches of those
 that do not. Verifier rows are never drafts to the adapter. Only they commit keys.
 """
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -59,6 +59,18 @@ class OverlapWay:
         needs = [Need(*need) for need in zip(running, sizes, held, leaves, strict=True)]
         rows = np.array([place for place, need in enumerate(needs) if not need.drafts], np.int64)
         return Planned(_work(needs), rows if len(rows) < len(needs) else None, needs)
+
+    def rehearse(self, lives: Sequence[Live]) -> Iterator[Planned]:
+        """A draft, and rounds with as many branches as there may be."""
+        size, nothing = self.rules.block_size, np.zeros(self.rules.block_size, np.int64)
+        levels = np.zeros(size, np.uint8)
+        held = Held(nothing, nothing, nothing, levels, levels, SEEDED, lives[0].cached)
+        branches = [*range(1, min(self.rules.corrections, size - 1) + 1), size]
+        kinds = [Need(lives[0], size), Need(lives[0], AR)]
+        kinds += [Need(lives[0], size, held, tuple(branches[:count])) for count in range(len(branches) + 1)]
+        for kind in kinds:
+            needs = [replace(kind, live=live) for live in lives]
+            yield Planned(_work(needs), None, needs)
 
     def _leaves(self, running: Sequence[Live], held: Sequence[Held | None]) -> list[tuple[int, ...]]:
         """Where branches leave each draft that is held."""

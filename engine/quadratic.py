@@ -1,13 +1,14 @@
 """TiDAR: one forward verifies a draft and drafts behind each of its outcomes (`sim/tidar.py` says the rules)."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
 
 import numpy as np
 
 from recguide.engine.forwards import read
 from recguide.engine.outcomes import Change, accepted, outcome_of
 from recguide.engine.planning import Piece, verify_piece, verifying_all
-from recguide.engine.requests import Live
+from recguide.engine.requests import Held, Live
 from recguide.engine.scores import Scores, held_of, is_broken, spread
 from recguide.engine.ways import VERIFY_BROKEN, Planned, Setup, positions_of
 from recguide.sim.overlap import CONTINUED
@@ -30,6 +31,15 @@ class QuadraticWay:
         context = sum(live.cached for live in running)
         work = Work(0.0, max(sizes), len(running), tokens, context)
         return Planned(work, None, list(zip(running, sizes, strict=True)))
+
+    def rehearse(self, lives: Sequence[Live]) -> Iterator[Planned]:
+        """A round, and an AR step."""
+        nothing, levels = np.zeros(self.masks, np.int64), np.zeros(self.masks, np.uint8)
+        held = Held(nothing, nothing, nothing, levels, levels, CONTINUED, lives[0].cached)
+        drafted = [replace(live, held=held) for live in lives]
+        for size in (self.masks, AR):
+            work = Work(0.0, size, len(lives), len(lives) * (size * (size + 1) if size > AR else 1), 0)
+            yield Planned(work, None, [(live, size) for live in drafted])
 
     def _fits(self, live: Live) -> bool:
         return live.drafted() is not None and live.cached + 2 * self.masks <= self.setup.max_context

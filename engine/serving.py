@@ -8,7 +8,8 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 
-from recguide.engine.forwards import Forwards
+from recguide.engine.forwards import CAPTURE_AFTER, Forwards
+from recguide.engine.inputs import rounded
 from recguide.engine.linear import LinearWay
 from recguide.engine.model import Decoder
 from recguide.engine.outcomes import Change, apply
@@ -30,6 +31,7 @@ from recguide.sim.steps import Work
 from recguide.traces.errors import InputError
 
 MAX_RUNNING = 128
+MANY = 1_000_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,7 +84,8 @@ class Engine:
         pages, places = self.limits.kv_pages or 0, self.limits.max_running or 0
         where = decoder.device, decoder.dtype
         cache = PagedCache(decoder.config, pages, self.limits.page_size, places, scratch, *where)
-        self.forwards = Forwards(decoder, cache, not config.enforce_eager, config.rounded)
+        most_pages = self.limits.pages(self.max_context) + cache.scratch.shape[1]
+        self.forwards = Forwards(decoder, cache, not config.enforce_eager, config.rounded, most_pages)
         setup = Setup(self.forwards, judge or AsFound(), config.block_sizes, self.max_context)
         self.way = way_of(policy, setup, config.batching)
         self.prefills = Prefills(setup, self.way.masks)
@@ -182,6 +185,22 @@ class Engine:
         """Step until every request is finished."""
         while self.in_flight:
             self.step()
+
+    def prepare(self, most: int) -> int:
+        """Run a round of every kind for up to ``most`` requests, so that the graphs are there; gives how many ran.
+
+        Nothing is served by it, and nothing is in the log. Without it a graph is made when its shape comes back.
+        """
+        count = 0
+        nobody = Live(0, [0, 0], Wish(MANY), frozenset(), MANY, tokens=[0])
+        for requests in sorted({rounded(n) for n in range(1, most + 1)} & set(range(1, most + 1))):
+            for planned in self.way.rehearse([nobody] * requests):
+                for _ in range(CAPTURE_AFTER + 1):
+                    self.way.run(planned)
+                self.way.draft_seconds(planned, 0.0)
+                count += 1
+        self.forwards.watch.take()
+        return count
 
     def restart(self) -> None:
         """Forget what was served, and start the clock anew; nothing may be in flight."""

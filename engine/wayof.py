@@ -1,6 +1,6 @@
 """From the simulator's policies to the ways of the engine: no policy is written a second time."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 from recguide.engine.linear import LinearWay
 from recguide.engine.outcomes import Change
@@ -36,6 +36,12 @@ class SwitchingWay:
         way, own = planned.what
         changes: list[Change] = way.run(own)
         return changes
+
+    def rehearse(self, lives: Sequence[Live]) -> Iterator[Planned]:
+        """What the way of this load rehearses."""
+        way: OverlapWay | LinearWay = self.below if len(lives) <= self.switch else self.above
+        for planned in way.rehearse(lives):
+            yield planned._replace(what=(way, planned))
 
     def told(self, planned: Planned, changes: Sequence[Change], seconds: float) -> None:
         """Tell that way."""

@@ -1,6 +1,6 @@
 """What the ways to take running requests a step further have in common (`sim/steps.py` has their simulated twins)."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple, Protocol
 
@@ -39,7 +39,10 @@ class Way(Protocol):
         """Decide what step number ``step`` is; nothing changes by it."""
 
     def run(self, planned: Planned) -> list[Change]:
-        """Run it."""
+        """Run it; nothing changes by it."""
+
+    def rehearse(self, lives: Sequence[Live]) -> Iterator[Planned]:
+        """A step of each kind of so many requests."""
 
     def told(self, planned: Planned, changes: Sequence[Change], seconds: float) -> None:
         """It took these seconds, and the requests are what it made of them."""

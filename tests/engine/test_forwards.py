@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 import torch
 from engines import GRID, POLICIES
-from tiny import TINY
+from tiny import TINY, tiny_model
 
 from recguide.engine.decode import autoregressive
 from recguide.engine.inputs import Shape
@@ -48,9 +48,21 @@ def test_rounded_shapes_have_room_and_are_few() -> None:
     rounded = set()
     for tokens in range(1, 2049):
         shape = Shape(min(tokens, 128), tokens, tokens, 1, "some", False, False)
-        room = shape.rounded()
+        room = shape.rounded(40)
         assert all(have >= want for have, want in zip(room[:4], shape[:4], strict=True))
         assert room.tokens <= 1.125 * tokens
-        assert room.rounded() == room
+        assert room.rounded(40) == room
         rounded.add(room.tokens)
     assert len(rounded) < 80
+
+
+@pytest.mark.parametrize("name", ["fixed:4", "overlap", "tidar", "regime"])
+def test_preparing_serves_nobody_and_changes_nothing(name) -> None:
+    model = tiny_model(3, 0)
+    engine = Engine(model.decoder, POLICIES[name], EngineConfig(GRID, Limits(max_running=5, page_size=8), rounded=True))
+    assert engine.prepare(5) >= 5 * 2
+    assert engine.steps == engine.in_flight == 0
+    live = engine.add([4, 5, 6], Wish(20))
+    engine.drain()
+    assert live.tokens == list(autoregressive(model.decoder, [[4, 5, 6]], 20)[0].tokens)
+    engine.check()
