@@ -18,7 +18,7 @@ from recguide.sim.history import PAPER, Floats, Signal
 from recguide.sim.overlap import Bools, places
 from recguide.sim.pricing import Cells, search
 from recguide.sim.rounds import Ints, Rounds, rounds_of
-from recguide.sim.walks import Plan, Walk, always, plan_of, walk
+from recguide.sim.walks import Plan, Walk, always, plan_of, sums_of, walk
 from recguide.traces.dense import DenseTrace
 from recguide.traces.errors import InputError
 
@@ -29,7 +29,7 @@ ENOUGH = 20
 NEARBY = (0.0, 0.6, 0.8, 1.0, 1.25, 1.7, 1e6)
 """Multiples of a price that are tried on the policy's own rounds: the first one is the largest block for everyone, the
 last one the cheapest."""
-SAMPLE = 256
+SAMPLE = 160
 """Requests that they are tried on, evenly spaced, where there are more."""
 
 
@@ -257,7 +257,7 @@ def _on_its_own_rounds(fitted: Adaptive, rounds: Rounds, chosen: Bools, rows: Ca
     Rounds at every block size are not the ones that the policy visits: it shifts its own history.
     """
     pooled = np.array([rows.weight @ rows.emitted[size] for size in fitted.candidates])
-    tried_on = np.flatnonzero(chosen)
+    sums, tried_on = sums_of(rounds), np.flatnonzero(chosen)
     tried_on = tried_on[:: -(-len(tried_on) // SAMPLE)]
     for i, load in enumerate(fitted.loads):
         cost = np.array([load.cost_s[size] for size in fitted.candidates])
@@ -266,7 +266,7 @@ def _on_its_own_rounds(fitted: Adaptive, rounds: Rounds, chosen: Bools, rows: Ca
             rho = load.rho * factor
             first = fitted.candidates[int((pooled - rho * cost).argmax())]
             other = _with_load(fitted, i, replace(load, rho=rho, cold_start=first))
-            own = walk(rounds, plan_of(adaptive(other), i), fitted.signal, tried_on)
+            own = walk(rounds, plan_of(adaptive(other), i), fitted.signal, tried_on, sums)
             tried.append((float(own.seconds(load.cost_s, len(chosen)).sum()), rho, other))
         fitted = min(tried, key=lambda each: each[:2])[2]
     return fitted

@@ -44,9 +44,14 @@ class Walk:
         return seconds
 
 
-def walk(rounds: Rounds, plan: Plan, signal: Signal, requests: Ints | None = None) -> Walk:
+def sums_of(rounds: Rounds) -> Floats:
+    """Running sums of the verifier's entropy, for many walks over the same rounds."""
+    return np.concatenate([[0.0], np.cumsum(rounds.entropy)])
+
+
+def walk(rounds: Rounds, plan: Plan, signal: Signal, requests: Ints | None = None, sums: Floats | None = None) -> Walk:
     """Every round under a plan: of all requests, or of those named."""
-    sums = np.concatenate([[0.0], np.cumsum(rounds.entropy)])
+    sums = sums_of(rounds) if sums is None else sums
     request = np.arange(len(rounds.first)) if requests is None else requests
     request = request[rounds.output_tokens[request] > 1]
     at = rounds.first[request] + 1

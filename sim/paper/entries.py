@@ -75,9 +75,9 @@ class Section:
 def joined(
     ours: Figures, targets: Mapping[str, Target], edges: Sequence[Figures] = (), recorded: Figures | None = None
 ) -> list[Entry]:
-    """Entries in the order of ours, then what only the paper has."""
+    """Entries in the order of ours, then what only the paper has, then what only the recorded traces have."""
     found = []
-    for name in [*ours, *(name for name in targets if name not in ours)]:
+    for name in dict.fromkeys([*ours, *targets, *(recorded or {})]):
         at_edges = [edge[name] for edge in edges if name in edge]
         band = (min(at_edges), max(at_edges)) if at_edges else None
         found.append(Entry(name, targets.get(name), ours.get(name), band, (recorded or {}).get(name)))
