@@ -11,17 +11,17 @@ from typing import Any
 import torch
 import typer
 
-from recguide.engine.adapters import resolve_adapter
 from recguide.engine.bench_load import BenchLoad, load_of
 from recguide.engine.bench_serve_command import ServeOptions
 from recguide.engine.environment import chosen_device, command_line, driver_version, engine_commit, gpu_name
-from recguide.engine.loading import LoadedModel, load_model
+from recguide.engine.loading import LoadedModel, find_adapter, load_model
 from recguide.engine.pages import pages_that_fit
 from recguide.engine.policyof import policy_of, rounds_named
 from recguide.engine.record_command import DTYPES
 from recguide.engine.runlog import answered
 from recguide.engine.served import NOTE, ServedRun
 from recguide.engine.serving import MAX_RUNNING, Engine, EngineConfig
+from recguide.engine.shapes import SHAPES, add_random_draft_adapter
 from recguide.sim.arrivals import Clients
 from recguide.sim.batching import batching_named
 from recguide.sim.costs import read_profile, resolve_profile
@@ -76,8 +76,11 @@ def _prepared(options: ServeOptions) -> Bench:
     batching = batching_named(options.batching)
     costs = None if options.profile is None else read_profile(resolve_profile(options.profile)).costs()
     device, dtype = chosen_device(options.device), getattr(torch, DTYPES[options.dtype])
-    adapter = None if options.adapter is None else resolve_adapter(options.adapter)
+    adapter = None if options.adapter is None else find_adapter(options.adapter, options.model)
     model = load_model(options.model, device, dtype, adapter)
+    if options.model in SHAPES:
+        # random weights too draft with an adapter, at what that costs
+        add_random_draft_adapter(model.decoder)
     load = load_of(options, model)
     policy = policy_of(options.policy, options.block_sizes, model.config.name, costs)
     context = options.max_model_len or min(load.longest(options.block_sizes[-1]), model.config.max_context)
