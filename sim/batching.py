@@ -5,7 +5,6 @@ Three ways: fill short blocks up to the largest, run one block size at a time, o
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from operator import attrgetter
 from typing import NamedTuple
 
 import numpy as np
@@ -37,9 +36,12 @@ def fullest(buckets: Sequence[Bucket], last: int = 0) -> int:
 
     A request that waited ``MAX_WAIT`` steps takes its bucket to the front, so nobody waits for ever.
     """
-    if max(map(attrgetter("waited"), buckets)) >= MAX_WAIT:
-        return oldest(buckets, last)
-    return -max((each.requests, each.waited, -each.block_size) for each in buckets)[2]
+    found = (0, 0, 0)
+    for size, requests, waited, _ in buckets:
+        if waited >= MAX_WAIT:
+            return oldest(buckets, last)
+        found = max(found, (requests, waited, -size))
+    return -found[2]
 
 
 def oldest(buckets: Sequence[Bucket], last: int = 0) -> int:
@@ -52,7 +54,7 @@ def next_larger(buckets: Sequence[Bucket], last: int = 0) -> int:
 
     A request that waited ``MAX_WAIT`` steps takes its bucket to the front: a plan may change while it waits.
     """
-    if max(map(attrgetter("waited"), buckets)) >= MAX_WAIT:
+    if max(each.waited for each in buckets) >= MAX_WAIT:
         return oldest(buckets, last)
     sizes = sorted(each.block_size for each in buckets)
     return next((size for size in sizes if size > last), sizes[0])

@@ -115,11 +115,13 @@ class LinearChains:
         _, before = self._before(standing.before_at, standing.before_size)
         found: list[tuple[Ints, Ints, Ints, Ints]] = []
         going = ~self.rounds.finished[at]
-        while going.any():
-            if not going.all():
+        while count := np.count_nonzero(going):
+            if count < len(going):
                 who, at, last, emitted = who[going], at[going], last[going], emitted[going]
                 entropy, before = entropy[going], before[going]
-            last = self._sizes(load, at, last, emitted, certainty(entropy, before) if self.own.signal else entropy)
+            # everyone has two rounds behind it by then
+            s = certainty(entropy, before) if len(found) < 2 else -(entropy + before) / 2
+            last = self._sizes(load, at, last, emitted, s)
             emitted = self._emitted_at(at, last)
             found.append((who, at, last, emitted))
             if self.own.signal:
@@ -147,7 +149,7 @@ class LinearChains:
         if self.own.signal is None:
             return np.zeros(len(at))
         count = self.own.signal.decisions(emitted, sizes)
-        mean: Floats = (self._sums[at + count] - self._sums[at]) / count
+        mean: Floats = (self._sums.take(at + count) - self._sums.take(at)) / count
         return mean
 
     def _chains(self, requests: int, found: list[tuple[Ints, Ints, Ints, Ints]]) -> Chains:

@@ -91,6 +91,8 @@ class Apart:
     def __init__(self, choose: Choose, block_sizes: Ints, last: int) -> None:
         self.choose, self.last = choose, last
         self._sizes = block_sizes.astype(np.uint8).tobytes()
+        self._following = self._sizes[1:]
+        """Block size of the entry behind each; 0 behind a request's last one."""
         self._places: list[int] = []
         self._steps: list[tuple[int, int]] = []
         """Round steps, and how many entries were played in each."""
@@ -104,21 +106,26 @@ class Apart:
         self._put(self._sizes[place], [place], ran)
 
     def _put(self, size: int, places: list[int], ran: int) -> None:
-        bucket = self._buckets.setdefault(size, [])
-        bucket += places
-        self._entered.setdefault(size, []).append((len(bucket), ran))
+        if size in self._buckets:
+            bucket = self._buckets[size]
+            bucket += places
+            self._entered[size].append((len(bucket), ran))
+        else:
+            self._buckets[size] = places
+            self._entered[size] = [(len(places), ran)]
 
     def advance(self, at_step: int, steps_before: int) -> tuple[int, list[int]]:
         """Play one step; gives 1, and the places of the last entries of requests that end."""
         self.last = self._next(steps_before)
-        members = sorted(self._buckets.pop(self.last))
-        del self._entered[self.last]
+        members = self._buckets.pop(self.last)
+        if len(self._entered.pop(self.last)) > 1:
+            members.sort()
         self._places += members
         self._steps.append((at_step, len(members)))
         fresh: defaultdict[int, list[int]] = defaultdict(list)
-        sizes = self._sizes
-        for place in [place + 1 for place in members]:
-            fresh[sizes[place]].append(place)
+        following = self._following
+        for place in members:
+            fresh[following[place]].append(place + 1)
         ended = fresh.pop(0, [])
         for size, places in fresh.items():
             self._put(size, places, steps_before + 1)
