@@ -57,7 +57,9 @@ class Tokenizer:
 
     def encode(self, text: str) -> list[int]:
         """Ids of ``text`` as it stands: nothing is added, and the names of special tokens become those tokens."""
-        return list(self._backend.encode(text, add_special_tokens=False).ids)
+        # a batch of one: the library's other way in keeps all threads waiting, for seconds where a text is long
+        (encoding,) = self._backend.encode_batch([text], add_special_tokens=False)
+        return list(encoding.ids)
 
     def encode_chat(self, text: str) -> list[int]:
         """Ids of a conversation in which the user has said ``text`` and the assistant is about to answer.

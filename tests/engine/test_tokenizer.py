@@ -1,5 +1,8 @@
 """Encoding and decoding, and the chat template, agree with transformers."""
 
+import time
+from threading import Thread
+
 import pytest
 import tokenizers
 from hypothesis import given
@@ -30,6 +33,16 @@ def test_ids_are_those_of_transformers(model, reference, text):
 
 
 # the vocabulary has no bytes for some control characters and for code points that are not assigned
+def test_a_long_text_keeps_no_other_thread_waiting(model):
+    text = "7 " * 100_000
+    worker, ticks = Thread(target=model.tokenizer.encode, args=(text,)), 0
+    worker.start()
+    while worker.is_alive():
+        time.sleep(0.01)
+        ticks += 1
+    assert ticks > 5
+
+
 @given(st.text(st.characters(exclude_categories=["Cc", "Cn", "Cs"])))
 def test_text_survives_encoding_and_decoding(model, text):
     assert model.tokenizer.decode(model.tokenizer.encode(text)) == text
