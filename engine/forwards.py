@@ -29,12 +29,13 @@ from recguide.kernels.logit_statistics import (
 )
 from recguide.kernels.logit_tiling import Scratch, scratch_for
 from recguide.kernels.row_attention import row_attention, row_attention_reference
-from recguide.kernels.row_plan import RowPlan, tile_for
+from recguide.kernels.row_plan import RowPlan, Tile, tile_for
 
 CAPTURE_AFTER = 2
 """Forwards of a shape that run without a graph before it gets one."""
 MAX_CAPTURED = 4096
 """Tokens of the largest forward that gets one; what is larger keeps the GPU busy by itself."""
+MOST_TOKENS = 2**20
 FIRST_SCORES = 1024
 
 
@@ -64,7 +65,7 @@ class Forwards:
         self._results: dict[bool, Tensor] = {}
         """[6, scores] By whether the forward takes tokens of the one before it: outside of what graphs use again."""
         self._inputs: dict[Shape, Inputs] = {}
-        self._plans: dict[Shape, RowPlan] = {}
+        self._plans: dict[tuple[int, Tile], RowPlan] = {}
         self._scratch: dict[int, Scratch] = {}
         self._captured: dict[Shape, torch.cuda.CUDAGraph] = {}
         self._seen: Counter[Shape] = Counter()
@@ -171,14 +172,15 @@ class Forwards:
         return fused_hidden(self.decoder, ids, positions, slots, (cache.keys, cache.values), attention, draft)
 
     def _plan(self, shape: Shape) -> RowPlan:
-        if shape not in self._plans:
-            config = self.decoder.config
-            group = config.num_heads // config.num_kv_heads
-            tile = tile_for(-(-shape.tokens // shape.requests) * group, config.head_dim, self.decoder.dtype)
-            heads = (config.num_heads, config.num_kv_heads)
-            sizes = shape.requests, shape.tokens
-            self._plans[shape] = RowPlan(*sizes, heads, config.head_dim, self.device, tile)
-        return self._plans[shape]
+        """A plan for such forwards; it is large, so those that are planned alike share one."""
+        config = self.decoder.config
+        heads = (config.num_heads, config.num_kv_heads)
+        group = config.num_heads // config.num_kv_heads
+        tile = tile_for(-(-shape.tokens // shape.requests) * group, config.head_dim, self.decoder.dtype)
+        key = shape.requests, tile
+        if key not in self._plans:
+            self._plans[key] = RowPlan(shape.requests, MOST_TOKENS, heads, config.head_dim, self.device, tile)
+        return self._plans[key]
 
     def _statistics(self, hidden: Tensor, inputs: Inputs) -> Tensor:
         logits = F.linear(hidden, self.decoder.head)
@@ -202,6 +204,9 @@ class Forwards:
 def read(*statistics: Tensor) -> Scores:
     """Fetch what forwards found, one below the other, which waits for the device."""
     whole = statistics[0] if len(statistics) == 1 else torch.cat(statistics, 1)
+    if whole.is_cuda and not whole.numel():
+        # nothing is fetched, and yet whoever asks for times counts on the device having finished
+        torch.cuda.synchronize(whole.device)
     first, second, second_no_eos, p1, margin, entropy = whole.cpu().numpy().copy()
     ids = first.astype(np.int64), second.astype(np.int64), second_no_eos.astype(np.int64)
     return Scores(*ids, _steps(margin), _steps(p1), entropy)
