@@ -32,7 +32,6 @@ def test_ids_are_those_of_transformers(model, reference, text):
     assert model.tokenizer.encode(text) == reference.encode(text, add_special_tokens=False)
 
 
-# the vocabulary has no bytes for some control characters and for code points that are not assigned
 def test_a_long_text_keeps_no_other_thread_waiting(model):
     text = "7 " * 100_000
     worker, ticks = Thread(target=model.tokenizer.encode, args=(text,)), 0
@@ -43,6 +42,7 @@ def test_a_long_text_keeps_no_other_thread_waiting(model):
     assert ticks > 5
 
 
+# the vocabulary has no bytes for some control characters and for code points that are not assigned
 @given(st.text(st.characters(exclude_categories=["Cc", "Cn", "Cs"])))
 def test_text_survives_encoding_and_decoding(model, text):
     assert model.tokenizer.decode(model.tokenizer.encode(text)) == text
