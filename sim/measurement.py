@@ -195,6 +195,7 @@ def _replay(
         recomputed_tokens=counts[1],
         seams=0,
         cut_rounds=None,
+        reused_tokens=None,
     )
     run = with_ends(run)
     slack = 2 * 10.0**-DECIMALS
