@@ -1,6 +1,5 @@
 """The steps behind `recguide serve`."""
 
-import os
 import signal
 import time
 from pathlib import Path
@@ -9,7 +8,7 @@ import torch
 import typer
 
 from recguide.engine.environment import chosen_device
-from recguide.engine.loading import LoadedModel, find_adapter, load_model
+from recguide.engine.loading import find_adapter, load_model
 from recguide.engine.policyof import policy_of
 from recguide.engine.record_command import DTYPES
 from recguide.engine.server_answers import Service
@@ -19,6 +18,7 @@ from recguide.engine.server_connections import listening, make_server
 from recguide.engine.server_limits import Gate, ServerLimits, is_loopback
 from recguide.engine.server_metrics import Metrics
 from recguide.engine.serving import Engine, EngineConfig
+from recguide.engine.shapes import SHAPES
 from recguide.engine.streaming import AsyncEngine
 from recguide.engine.tokenizer import Tokenizer
 from recguide.sim.batching import batching_named
@@ -26,9 +26,6 @@ from recguide.sim.costs import read_profile, resolve_profile
 from recguide.sim.memory import Limits
 from recguide.traces.checks import require
 from recguide.traces.errors import InputError
-
-MEMORY_SHARE = {"cuda": 0.85, "cpu": 0.5}
-"""Of what is free, that the KV cache may take."""
 
 
 def run(options: ServerOptions) -> None:
@@ -63,6 +60,7 @@ def _tell(options: ServerOptions, service: Service, port: int) -> None:
 def make_service(options: ServerOptions) -> Service:
     """The model, its engine, and what the server takes on."""
     torch.set_float32_matmul_precision("highest")
+    require(options.model not in SHAPES, "model", options.model, "one with a tokenizer, which random weights have not")
     costs = None if options.profile is None else read_profile(resolve_profile(options.profile)).costs()
     adapter = None if options.adapter is None else find_adapter(options.adapter, options.model)
     device, dtype = chosen_device(options.device), getattr(torch, DTYPES[options.dtype])
@@ -70,11 +68,14 @@ def make_service(options: ServerOptions) -> Service:
     model = load_model(options.model, device, dtype, adapter)
     if model.tokenizer is None:
         raise InputError(f"model {options.model!r}: has no tokenizer, and a server answers with text")
+    longest = model.config.max_context
+    require((options.max_model_len or 2) <= longest, "--max-model-len", options.max_model_len, f"up to {longest}")
     policy = policy_of(options.policy, options.block_sizes, model.config.name, costs)
-    context = min(options.max_model_len or model.config.max_context, model.config.max_context)
-    limits = _limits(options, model, context)
-    config = EngineConfig(options.block_sizes, limits, context, batching, False, options.enforce_eager)
+    limits = _limits(options)
+    config = EngineConfig(options.block_sizes, limits, options.max_model_len, batching, False, options.enforce_eager)
     engine = Engine(model.decoder, policy, config)
+    if engine.forwards.graphs:
+        typer.echo(f"recguide serve: {engine.prepare(options.max_num_seqs)} kinds of rounds are prepared", err=True)
     return service_of(engine, model.tokenizer, _name(options), _server_limits(options), options.temperature)
 
 
@@ -101,22 +102,10 @@ def _server_limits(options: ServerOptions) -> ServerLimits:
     )
 
 
-def _limits(options: ServerOptions, model: LoadedModel, context: int) -> Limits:
-    """Pages for all requests that may run, as far as there is memory."""
-    size, running = options.kv_page_size, options.max_num_seqs
-    pages = min(running * -(-(context + options.block_sizes[-1]) // size), _pages_that_fit(model, size))
+def _limits(options: ServerOptions) -> Limits:
+    """What runs at a time; without --kv-tokens the engine finds out how many pages there is memory for."""
+    size, pages = options.kv_page_size, None
     if options.kv_tokens is not None:
         pages = options.kv_tokens // size
-    if pages < 1:
-        raise InputError(f"--kv-tokens: room for {pages * size} tokens, allowed: at least one page of {size}")
-    return Limits(options.max_num_batched_tokens, options.prefill_chunk, running, size, pages)
-
-
-def _pages_that_fit(model: LoadedModel, page_size: int) -> int:
-    config, device = model.config, model.decoder.device
-    if device.type == "cuda":
-        free = torch.cuda.mem_get_info(device)[0]
-    else:
-        free = os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
-    token = 2 * config.num_layers * config.num_kv_heads * config.head_dim * model.decoder.dtype.itemsize
-    return int(free * MEMORY_SHARE[device.type]) // (token * page_size)
+        require(pages >= 1, "--kv-tokens", options.kv_tokens, f"at least {size}, one page")
+    return Limits(options.max_num_batched_tokens, options.prefill_chunk, options.max_num_seqs, size, pages)

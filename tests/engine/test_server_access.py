@@ -1,5 +1,11 @@
 """Who may ask the server, under which names and paths, and when it does not start at all."""
 
+import signal
+import subprocess
+import sys
+from subprocess import PIPE
+
+import openai
 import pytest
 from httpserving import NAME, answered, get, post, serving, tiny_engine
 
@@ -89,7 +95,7 @@ def test_without_a_key_only_this_machines_names_are_answered_to(server, host, st
         (("--api-key", ""), "--api-key: found one that no header can carry"),
         (("--dtype", "int8"), "--dtype: found 'int8'"),
         (("--block-sizes", "8,4"), "--block-sizes: found '8,4'"),
-        (("--port", "0", "--adapter", "nobody"), "nobody"),
+        (("--port", "0"), "model: found 'nld-3b', allowed: one with a tokenizer"),
     ],
 )
 def test_a_command_that_cannot_serve_says_why(recguide, arguments, words) -> None:
@@ -103,3 +109,19 @@ def test_a_port_that_is_taken_is_told_before_the_model_is_read(recguide, server)
     done = recguide("serve", "no-such-model", "--port", server.port)
     assert done.code == 2
     assert f"--port {server.port}: Address already in use" in done.stderr
+
+
+def test_the_command_serves_until_it_is_told_to_end(tiny_folder) -> None:
+    command = [sys.executable, "-c", "from recguide.sim.cli import main; main()", "serve", str(tiny_folder)]
+    options = ["--port", "0", "--device", "cpu", "--dtype", "fp32", "--max-num-seqs", "2", "--temperature", "0"]
+    with subprocess.Popen([*command, *options], stdout=PIPE, stderr=PIPE, text=True) as process:
+        assert process.stderr is not None
+        told = process.stderr.readline()
+        assert told.startswith("recguide serve: tiny-llama under fixed:16 at http://127.0.0.1:"), told
+        url = told.split(" at ")[1].split(",")[0]
+        with openai.OpenAI(base_url=url, api_key="none", max_retries=20) as client:
+            answers = [client.completions.create(model="tiny-llama", prompt="one two", max_tokens=9) for _ in range(2)]
+        process.send_signal(signal.SIGTERM)
+        out, err = process.communicate(timeout=60)
+    assert answers[0].choices == answers[1].choices
+    assert (process.returncode, out, err) == (0, "", "recguide serve: ended\n")
