@@ -9,13 +9,12 @@ from dataclasses import dataclass
 from itertools import pairwise
 from math import log
 
-from recguide.sim.costs import CostModel
 from recguide.sim.log import Replay
 from recguide.sim.measurement import Measurement
 from recguide.sim.windows import steady_window
 from recguide.traces.dense import DenseTrace
 from recguide.validation.pricing import host_of, priced, retimed
-from recguide.validation.replaying import simulated
+from recguide.validation.replaying import Costs, simulated
 
 ACCEPTANCE, COMPOSITION, FORWARDS, HOST = INGREDIENTS = ("acceptance", "batch composition", "step cost", "host time")
 
@@ -32,14 +31,14 @@ class Budget:
     """Whether the run says what was accepted; where it does not, that is part of the batch composition."""
 
 
-def budget(foretold: Replay, measured: Measurement, costs: CostModel, served: DenseTrace | None) -> Budget:
+def budget(foretold: Replay, measured: Measurement, costs: Costs, served: DenseTrace | None) -> Budget:
     """The budget of one run; ``served`` is its own trace, where the model said what is accepted."""
     runs = [foretold]
     forced = measured.about.acceptance == "forced"
     # a request of the served trace is one that was sent, in that order
     accepted = None if served is None else simulated(served, list(range(len(served.requests))), measured, costs)[0]
     runs.append(accepted or foretold)
-    forward_s, host_s = priced(measured.run, costs, layout_of(measured.about.policy))
+    forward_s, host_s = priced(measured.run, costs.steps, layout_of(measured.about.policy))
     runs += [
         retimed(measured.run, forward_s + host_s),
         retimed(measured.run, measured.forward_s + host_s),

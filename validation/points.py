@@ -6,7 +6,6 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from recguide.sim.campaigns import PointKey
-from recguide.sim.costs import CostModel
 from recguide.sim.figures import Figures, percentile_name
 from recguide.sim.log import Replay
 from recguide.sim.measurement import Measurement
@@ -15,7 +14,7 @@ from recguide.sim.rounds import Rounds
 from recguide.traces.dense import DenseTrace
 from recguide.validation.agreement import Agreement, agreement
 from recguide.validation.budget import Budget, budget
-from recguide.validation.replaying import Recorded, simulated
+from recguide.validation.replaying import Costs, Recorded, simulated
 
 THROUGHPUT, PER_REQUEST = "throughput", "throughput_per_request"
 COUNTED = ("prefill_forwards", "decode_forwards", "draft_forwards", "verify_forwards", "forwards", "num_rounds",
@@ -55,7 +54,7 @@ class Compared:
 def compare(
     runs: Sequence[Measurement],
     recorded: Recorded,
-    costs: CostModel,
+    costs: Costs,
     percentiles: Sequence[float],
     served: Sequence[DenseTrace | None],
 ) -> Compared:
@@ -82,7 +81,7 @@ def compare(
     )
 
 
-def _foretold(runs: Sequence[Measurement], recorded: Recorded, costs: CostModel) -> tuple[list[Replay], Rounds]:
+def _foretold(runs: Sequence[Measurement], recorded: Recorded, costs: Costs) -> tuple[list[Replay], Rounds]:
     """The simulated run of each repeat; repeats with the same requests share it."""
     known: dict[tuple[int, ...], tuple[Replay, Rounds]] = {}
     for each in runs:

@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 
@@ -17,6 +18,14 @@ from recguide.sim.rounds import Rounds
 from recguide.traces.checks import require
 from recguide.traces.dense import DenseTrace
 from recguide.traces.errors import InputError
+
+
+class Costs(NamedTuple):
+    """What simulated steps take, and what policies are told that they take."""
+
+    steps: CostModel
+    policies: CostModel
+    """The profile's, which the served policies looked at."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,15 +61,15 @@ def recorded(trace: DenseTrace) -> Recorded:
     return Recorded(trace, {request.request_id: row for row, request in enumerate(trace.requests)})
 
 
-def simulated(trace: DenseTrace, rows: list[int], measured: Measurement, costs: CostModel) -> tuple[Replay, Rounds]:
+def simulated(trace: DenseTrace, rows: list[int], measured: Measurement, costs: Costs) -> tuple[Replay, Rounds]:
     """The run as the simulator foretells it from these rows of a trace, and the rounds that it was told."""
     about = measured.about
     rounds = rounds_for(trace, [about.policy])
     pages = None if about.kv_tokens is None else -(-about.kv_tokens // PAGE_SIZE)
     run = serve(
         rounds,
-        costs,
-        make_policy(about.policy, rounds, costs),
+        costs.steps,
+        make_policy(about.policy, rounds, costs.policies),
         Clients(as_recorded(rounds, rows), about.concurrency),
         batching=batching_named(about.batching),
         limits=Limits(about.max_batched_tokens, max_running=about.concurrency, kv_pages=pages),

@@ -6,6 +6,7 @@ from typing import Annotated
 import typer
 
 from recguide.sim.config import named_path
+from recguide.traces.checks import require
 
 
 def validate(
@@ -39,6 +40,9 @@ def validate(
     ] = None,
     max_octaves: Annotated[float | None, typer.Option(min=0, help="By which crossovers with AR may be off.")] = None,
     min_repeats: Annotated[int, typer.Option(min=1, help="Measured runs that every point must have.")] = 3,
+    costs: Annotated[
+        str, typer.Option(help="profile, or even-steps: fitted to every second served step of the campaign.")
+    ] = "profile",
     cross_model: Annotated[
         bool, typer.Option("--cross-model", help="Allow the acceptance of one model on the costs of another.")
     ] = False,
@@ -56,6 +60,7 @@ def validate(
     from recguide.validation.validate_run import ValidateOptions, run
     from recguide.validation.verdict import Thresholds
 
+    require(costs in ("profile", "even-steps"), "--costs", costs, "profile or even-steps")
     thresholds = Thresholds(
         mean_error=max_mean_error,
         worst_error=max_worst_error,
@@ -82,6 +87,7 @@ def validate(
             tuple(seen_policy or ()),
         ),
         thresholds=thresholds,
+        costs=costs,
         cross_model=cross_model,
         force=force,
     )

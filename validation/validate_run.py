@@ -23,7 +23,8 @@ from recguide.validation.frontiers import crossings, frontiers, rankings
 from recguide.validation.heldout import Seen, seen
 from recguide.validation.page import page
 from recguide.validation.points import Compared, compare
-from recguide.validation.replaying import Recorded, recorded
+from recguide.validation.replaying import Costs, Recorded, recorded
+from recguide.validation.stepcosts import costs_of_steps
 from recguide.validation.tables import Rows, tables
 from recguide.validation.verdict import Check, Outcome, Thresholds, checks, groups
 
@@ -49,6 +50,8 @@ class ValidateOptions:
     seen: tuple[tuple[str, ...], tuple[str, ...], tuple[str, ...]]
     """Further concurrencies, datasets and policies that profile or fit rest on."""
     thresholds: Thresholds
+    costs: str
+    """"profile", or "even-steps": fitted to every second served step."""
     cross_model: bool
     force: bool
 
@@ -71,7 +74,8 @@ def run(options: ValidateOptions) -> bool:
     if not there:
         raise InputError(f"{options.campaign}: no measurement of the {len(wanted)} points; recguide measure makes them")
     profiled = seen(sources.profile, [key.policy for key in wanted], options.seen)
-    points = [_compared(sources, key, options, profiled) for key in there]
+    costs = _costs(options, sources, there)
+    points = [_compared(sources, costs, key, options, profiled) for key in there]
     outcome = Outcome(points, rankings(points), frontiers(points), crossings(points), missing)
     found = checks(outcome, options.thresholds)
     warnings = [*sources.warnings, *_warnings(outcome, _anchors(sources.campaign))]
@@ -112,10 +116,18 @@ def _wanted(options: ValidateOptions, campaign: Campaign) -> list[PointKey]:
     return kept
 
 
-def _compared(sources: _Sources, key: PointKey, options: ValidateOptions, profiled: Seen) -> Compared:
+def _costs(options: ValidateOptions, sources: _Sources, keys: Sequence[PointKey]) -> Costs:
+    profiled = sources.profile.costs()
+    if options.costs == "profile":
+        return Costs(profiled, profiled)
+    sources.warnings.append("costs are those of every second served step, not the profile's")
+    return Costs(costs_of_steps([each for key in keys for each in sources.campaign.runs[key]]), profiled)
+
+
+def _compared(sources: _Sources, costs: Costs, key: PointKey, options: ValidateOptions, profiled: Seen) -> Compared:
     runs = sources.campaign.runs[key]
     served = [_served(sources.campaign.folder, each) for each in runs]
-    found = compare(runs, sources.recorded, sources.profile.costs(), options.percentiles, served)
+    found = compare(runs, sources.recorded, costs, options.percentiles, served)
     trace = sources.recorded.trace
     rows = [sources.recorded.rows[name] for name in runs[0].about.request_ids]
     datasets = {trace.requests[row].dataset for row in rows} if key.dataset == ALL else {key.dataset}

@@ -12,7 +12,7 @@ GPUS=$(nvidia-smi -L 2> /dev/null | wc -l || true)
 # keeps what came along, for this call and for later ones: not everything fits into one
 HELD=$WORK/carried
 mkdir -p "$HELD"
-for name in "$CARRIED"/{wheel.part.*,traces.tar.*,whl,data,corpora}; do
+for name in "$CARRIED"/{wheel.part.*,traces.tar.*,campaigns.tar.*,whl,data,corpora}; do
   if [ -e "$name" ]; then cp -r "$name" "$HELD/"; fi
 done
 if [ "${KEEP_ONLY:-}" ]; then ls -l "$HELD"; exit; fi

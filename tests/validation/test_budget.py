@@ -14,7 +14,7 @@ from recguide.sim.costs import constant_costs, linear_costs
 from recguide.sim.log import Replay
 from recguide.validation.budget import ACCEPTANCE, COMPOSITION, FORWARDS, HOST, budget
 from recguide.validation.pricing import host_of, priced, retimed
-from recguide.validation.replaying import recorded, simulated
+from recguide.validation.replaying import Costs, recorded, simulated
 
 TRACE = random_trace(3, 12, ease=0.8, min_output_tokens=20)
 
@@ -87,8 +87,8 @@ def test_pricing_a_log_by_hand() -> None:
 def budget_of(measured, costs, served=None):
     known = recorded(TRACE)
     rows = known.rows_of(measured)
-    run, _ = simulated(TRACE, rows, measured, costs)
-    return budget(run, measured, costs, served)
+    run, _ = simulated(TRACE, rows, measured, Costs(costs, costs))
+    return budget(run, measured, Costs(costs, costs), served)
 
 
 @settings(max_examples=20)

@@ -2,11 +2,12 @@
 
 import json
 import shutil
+from dataclasses import replace
 from html.parser import HTMLParser
 
 import profiles
 import pytest
-from campaigns import as_measured, campaign, write
+from campaigns import as_measured, campaign, stretched, write
 from chromium import CHROMIUM, open_page
 from strategies import random_trace
 
@@ -104,28 +105,20 @@ def test_a_missing_repeat_or_point_fails(inputs, tmp_path, recguide) -> None:
 
 
 def test_a_wrong_ranking_fails(inputs, tmp_path, recguide) -> None:
-    folder = copied(inputs, tmp_path)
-    # measured as if drafts cost nothing at all, so that the largest block were the best
+    folder, policies = copied(inputs, tmp_path), ("fixed:4", "fixed:16")
+    chosen = ("--policy", policies[0], "--policy", policies[1], "--max-concurrency", 4)
     shutil.rmtree(folder / "campaign")
     costs = read_profile(folder / "profile.csv").costs()
-    campaign(folder / "campaign", TRACE, costs, ("fixed:4", "fixed:16"), (4,))
-    fast = as_measured(TRACE, "fixed:32", 4, costs)
-    assert recguide(*arguments(folder, tmp_path / "out")).code == 0
-    order = document(tmp_path / "out")["points"]
-    slow = min(order, key=lambda point: point["measured"]["throughput"])["key"]["policy"]
-    from dataclasses import replace
-
-    from campaigns import stretched
-
+    campaign(folder / "campaign", TRACE, costs, policies, (4,))
+    assert recguide(*arguments(folder, tmp_path / "out", *chosen)).code == 0
+    slow = min(document(tmp_path / "out")["points"], key=lambda point: point["measured"]["throughput"])["key"]["policy"]
+    # measured ten times as fast as it is simulated
     for repeat in (1, 2, 3):
         made = as_measured(TRACE, slow, 4, costs, repeat=repeat)
         write(folder / "campaign", TRACE, replace(made, run=stretched(made.run, 0.1), forward_s=made.forward_s * 0.1))
-    done = recguide(*arguments(folder, tmp_path / "out"))
-    assert done.code == 1
-    found = document(tmp_path / "out")
-    assert found["rankings"][0]["tau"] == -1
-    assert found["rankings"][0]["disordered"][0][0] == slow
-    assert fast.about.policy == "fixed:32"
+    assert recguide(*arguments(folder, tmp_path / "out", *chosen)).code == 1
+    ranking = document(tmp_path / "out")["rankings"][0]
+    assert (ranking["tau"], ranking["disordered"][0][0]) == (-1, slow)
 
 
 def test_what_was_seen_is_not_held_out(inputs, tmp_path, recguide) -> None:
@@ -153,6 +146,19 @@ def test_measurements_of_another_trace_or_gpu_are_refused(inputs, tmp_path, recg
     assert (forced.code, "FORCED" in forced.stderr) == (0, True)
 
 
+def test_costs_of_even_steps_need_no_profile_of_the_machine(inputs, tmp_path, recguide) -> None:
+    folder = copied(inputs, tmp_path)
+    profiles.QUERY_US, usual = 40.0, profiles.QUERY_US
+    profiles.write(folder / "profile.csv")
+    profiles.QUERY_US = usual
+    policies = ("--policy", "ar", "--policy", "fixed:8", "--max-concurrency", "1,4")
+    assert recguide(*arguments(folder, tmp_path / "out", *policies)).code == 1
+    done = recguide(*arguments(folder, tmp_path / "out", *policies, "--costs", "even-steps"))
+    assert (done.code, "every second served step" in done.stderr) == (0, True), done.stdout
+    wrong = recguide(*arguments(folder, tmp_path / "out", "--costs", "some"))
+    assert (wrong.code, "--costs: found 'some'" in wrong.stderr) == (2, True)
+
+
 def test_an_empty_campaign_is_refused(inputs, tmp_path, recguide) -> None:
     folder = copied(inputs, tmp_path)
     for path in (folder / "campaign").glob("*.json.gz"):
@@ -163,10 +169,6 @@ def test_an_empty_campaign_is_refused(inputs, tmp_path, recguide) -> None:
 
 
 def test_drift_of_the_anchors_is_told(inputs, tmp_path, recguide) -> None:
-    from dataclasses import replace
-
-    from campaigns import stretched
-
     folder = copied(inputs, tmp_path)
     costs = read_profile(folder / "profile.csv").costs()
     for session, factor in ((1, 1.0), (2, 1.05)):
