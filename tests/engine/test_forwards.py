@@ -33,13 +33,13 @@ def test_kernels_give_what_torch_gives(name) -> None:
     decoder, asked = wide_decoder(2), [[4, 5, 6]]
     engine = Engine(decoder, POLICIES[name], EngineConfig(GRID, Limits(max_running=2, page_size=16), rounded=True))
     engine.forwards.cuda = True
-    lives = [engine.add(prompt, Wish(4, eos_ids=())) for prompt in asked]
-    sampled = engine.add([4, 4], Wish(3, 0.7, 3, ()))
+    lives = [engine.add(prompt, Wish(3, eos_ids=())) for prompt in asked]
+    sampled = engine.add([4, 4], Wish(2, 0.7, 3, ()))
     engine.drain()
     decoder.config = replace(decoder.config, eos_ids=())
-    assert [live.tokens for live in lives] == [list(one.tokens) for one in autoregressive(decoder, asked, 4)]
+    assert [live.tokens for live in lives] == [list(one.tokens) for one in autoregressive(decoder, asked, 3)]
     plain = Engine(decoder, POLICIES["ar"], EngineConfig(GRID, Limits(max_running=1)))
-    wanted = plain.add([4, 4], Wish(3, 0.7, 3, ()))
+    wanted = plain.add([4, 4], Wish(2, 0.7, 3, ()))
     plain.drain()
     assert sampled.tokens == wanted.tokens
 
