@@ -14,6 +14,7 @@ import typer
 from recguide.engine.bench_load import BenchLoad, load_of
 from recguide.engine.bench_serve_command import ServeOptions
 from recguide.engine.environment import chosen_device, command_line, driver_version, engine_commit, gpu_name
+from recguide.engine.inputs import counts_up_to
 from recguide.engine.loading import LoadedModel, find_adapter, load_model
 from recguide.engine.pages import pages_that_fit
 from recguide.engine.policyof import policy_of, rounds_named
@@ -111,7 +112,7 @@ def _warm_up(bench: Bench) -> None:
     bench.engine.drain()
     if bench.engine.forwards.graphs:
         most = min(bench.options.max_concurrency or MAX_RUNNING, bench.engine.limits.max_running or 0)
-        typer.echo(f"{bench.engine.prepare(most)} kinds of rounds are prepared", err=True)
+        typer.echo(f"{bench.engine.prepare(counts_up_to(most))} kinds of rounds are prepared", err=True)
     bench.engine.restart()
 
 

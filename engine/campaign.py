@@ -78,7 +78,7 @@ def closed_loop(
     _warm_up(server, make(), rows[:concurrency], concurrency)
     engine, send = server.engine(make(), concurrency)
     if engine.forwards.graphs:
-        engine.prepare(concurrency)
+        engine.prepare([concurrency])
     served = None if server.prompts is None else ServedRun()
     left, until, started = deque(rows), np.inf, engine.now
     while left or engine.in_flight:

@@ -155,3 +155,8 @@ def rounded(number: int) -> int:
     """Up to a multiple of an eighth of the power of 2 below it."""
     step = max(1, (1 << max(number.bit_length() - 1, 0)) // 8)
     return -(-number // step) * step
+
+
+def counts_up_to(most: int) -> list[int]:
+    """Numbers of requests that have shapes of their own, up to ``most``."""
+    return sorted({*(count for count in map(rounded, range(1, most)) if count < most), most})

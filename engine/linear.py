@@ -17,8 +17,9 @@ from recguide.engine.planning import Piece, draft_piece, verify_piece
 from recguide.engine.requests import Live, room_for, seen_of
 from recguide.engine.scores import Scores, Unmade, is_broken, spread
 from recguide.engine.ways import DRAFT_BROKEN, VERIFY_BROKEN, Planned, Setup, positions_of
+from recguide.sim.adaptive import Equation3
 from recguide.sim.batching import Batching
-from recguide.sim.policies import BlockPolicy, Tally
+from recguide.sim.policies import BlockPolicy, ByLoad, Fixed, Tally
 from recguide.sim.rounds import AR, Ints
 from recguide.sim.steps import Work, choose_blocks, count_rounds
 from recguide.traces.errors import InputError
@@ -59,8 +60,8 @@ class LinearWay:
         return Planned(_work(lives, sizes, filled), rows, Blocks(lives, sizes, filled, chosen))
 
     def rehearse(self, lives: Sequence[Live]) -> Iterator[Planned]:
-        """At every block size."""
-        for size in (AR, *self.setup.block_sizes):
+        """At every block size that the policy may choose, as far as that is known."""
+        for size in _choices(self.policy, (AR, *self.setup.block_sizes)):
             sizes = [size] * len(lives)
             yield Planned(_work(lives, sizes, sizes), None, Blocks(list(lives), sizes, sizes, size))
 
@@ -138,6 +139,17 @@ class LinearWay:
     def draft_seconds(self, planned: Planned, seconds: float) -> float:
         """As the device's clock measured it."""
         return self.watch.take()
+
+
+def _choices(policy: BlockPolicy, allowed: Sequence[int]) -> Sequence[int]:
+    if isinstance(policy, Fixed):
+        return (policy.block_size,)
+    if isinstance(policy, ByLoad):
+        return sorted({size for _, size in policy.ranges})
+    if isinstance(policy, Equation3):
+        # the tables hold what it chooses, and before the first round the cold start
+        return sorted({*policy.tables.ravel().tolist(), *policy.cold_start.tolist()})
+    return allowed
 
 
 def _with_wishes(chosen: int | Ints, running: Sequence[Live]) -> int | Ints:

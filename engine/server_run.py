@@ -8,6 +8,7 @@ import torch
 import typer
 
 from recguide.engine.environment import chosen_device
+from recguide.engine.inputs import counts_up_to
 from recguide.engine.loading import find_adapter, load_model
 from recguide.engine.policyof import policy_of
 from recguide.engine.record_command import DTYPES
@@ -75,7 +76,10 @@ def make_service(options: ServerOptions) -> Service:
     config = EngineConfig(options.block_sizes, limits, options.max_model_len, batching, False, options.enforce_eager)
     engine = Engine(model.decoder, policy, config)
     if engine.forwards.graphs:
-        typer.echo(f"recguide serve: {engine.prepare(options.max_num_seqs)} kinds of rounds are prepared", err=True)
+        typer.echo(
+            f"recguide serve: {engine.prepare(counts_up_to(options.max_num_seqs))} kinds of rounds are prepared",
+            err=True,
+        )
     return service_of(engine, model.tokenizer, _name(options), _server_limits(options), options.temperature)
 
 

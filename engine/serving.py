@@ -5,11 +5,10 @@ running requests in the way that the policy asks for.
 """
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 
 from recguide.engine.forwards import CAPTURE_AFTER, Forwards
-from recguide.engine.inputs import rounded
 from recguide.engine.linear import LinearWay
 from recguide.engine.model import Decoder
 from recguide.engine.outcomes import Change, apply
@@ -186,14 +185,14 @@ class Engine:
         while self.in_flight:
             self.step()
 
-    def prepare(self, most: int) -> int:
-        """Run a round of every kind for up to ``most`` requests, so that the graphs are there; gives how many ran.
+    def prepare(self, counts: Iterable[int]) -> int:
+        """Run a round of every kind for so many requests each, so that the graphs are there; gives how many ran.
 
         Nothing is served by it, and nothing is in the log. Without it a graph is made when its shape comes back.
         """
         count = 0
         nobody = Live(0, [0, 0], Wish(MANY), frozenset(), MANY, tokens=[0])
-        for requests in sorted({rounded(n) for n in range(1, most + 1)} & set(range(1, most + 1))):
+        for requests in counts:
             for planned in self.way.rehearse([nobody] * requests):
                 for _ in range(CAPTURE_AFTER + 1):
                     self.way.run(planned)
