@@ -76,10 +76,8 @@ def make_service(options: ServerOptions) -> Service:
     config = EngineConfig(options.block_sizes, limits, options.max_model_len, batching, False, options.enforce_eager)
     engine = Engine(model.decoder, policy, config)
     if engine.forwards.graphs:
-        typer.echo(
-            f"recguide serve: {engine.prepare(counts_up_to(options.max_num_seqs))} kinds of rounds are prepared",
-            err=True,
-        )
+        kinds = engine.prepare(counts_up_to(options.max_num_seqs))
+        typer.echo(f"recguide serve: {kinds} kinds of rounds are prepared", err=True)
     return service_of(engine, model.tokenizer, _name(options), _server_limits(options), options.temperature)
 
 
