@@ -30,6 +30,8 @@ PROMPT_TOKENS = (60, 260)
 DOUBT = UNCONDITIONED_MATCHED[0] / UNCONDITIONED_MATCHED[1]
 """By which hazards are higher behind a first token that is in doubt and not yet known."""
 PARAMETERS = Path(__file__).with_name("parameters.json")
+GENERATOR = ("acceptance", "confidence", "latent", "published")
+"""Modules whose text decides what a trace holds."""
 NOTE = "SYNTHETIC: fitted to published statistics of the model; no model was run"
 
 
@@ -102,7 +104,7 @@ def cache_folder() -> Path:
 
 def _key(parameters: Parameters, requests: int, seed: int) -> str:
     """Of everything that decides what the trace holds, the generator's own text included."""
-    code = b"".join(path.read_bytes() for path in sorted(Path(__file__).parent.glob("*.py")))
+    code = b"".join(Path(__file__).with_name(f"{name}.py").read_bytes() for name in GENERATOR)
     told = json.dumps([asdict(parameters), requests, seed, np.__version__], sort_keys=True).encode()
     return hashlib.sha256(code + told).hexdigest()[:16]
 
