@@ -32,7 +32,7 @@ class Scheduler:
     def take(self) -> list[Part]:
         """Prompts, or parts of them, for a prefill step, first come, first served; admits whoever is new among them.
 
-        None where a round has to come first: with chunked prefill they alternate.
+        Nothing where a round has to come first: with chunked prefill they alternate.
         """
         limits = self.limits
         if limits.prefill_chunk is not None and self.prefilled and self.running:

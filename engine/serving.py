@@ -139,8 +139,10 @@ class Engine:
         return True
 
     def step(self) -> list[Change]:
-        """Take everyone a step further, and say what changed; there must be a request in flight."""
+        """Take everyone a step further, and say what changed; RuntimeError where nobody is there."""
         started, in_flight = self.now, self.in_flight
+        if not in_flight:
+            raise RuntimeError("no request is in flight")
         parts = self.scheduler.take()
         if parts:
             self.log.start([live for live, _ in parts], started)
