@@ -64,9 +64,9 @@ def figure3(model: str) -> Targets:
     if model != "8b":
         return {}
     return {
-        "mean confidence, passed": Target(CONFIDENCE["accepted"], "predicted", None),
-        "mean confidence, first rejected": Target(CONFIDENCE["first rejected"], "predicted", None),
-        "% second candidate right, first rejected": Target(SECOND_RATE, "predicted", None),
+        "mean confidence, passed": Target(CONFIDENCE["accepted"], "fitted", 0.03),
+        "mean confidence, first rejected": Target(CONFIDENCE["first rejected"], "fitted", 0.03),
+        "% second candidate right, first rejected": Target(SECOND_RATE, "fitted", 3.0),
     }
 
 
