@@ -106,7 +106,12 @@ class Answering:
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer, unless there is no room or the client leaves."""
         with self.service.gate.place(bool(self.asked.stream)):
-            if not await unless_gone(receive, self._answer(scope, receive, send)):
+            try:
+                stayed = await unless_gone(receive, self._answer(scope, receive, send))
+            except TimeoutError:
+                # it reads nothing: the server below closes what has no end
+                stayed = False
+            if not stayed:
                 self.service.metrics.disconnects.inc()
 
     async def _answer(self, scope: Scope, receive: Receive, send: Send) -> None:

@@ -21,7 +21,9 @@ class Metrics:
             "recguide_http_responses", "Responses by path and status", ["path", "status"], registry=self.registry
         )
         self.disconnects = Counter(
-            "recguide_client_disconnects", "Clients that left before their answer's end", registry=self.registry
+            "recguide_client_disconnects",
+            "Clients that left before their answer's end, or took nothing of it",
+            registry=self.registry,
         )
         self.first_token = Histogram(
             "recguide_time_to_first_token_seconds",
@@ -57,7 +59,11 @@ class EngineCollector(Collector):
             yield GaugeMetricFamily(f"recguide_{name}", what, value)
         for name, what, value in self._so_far():
             yield CounterMetricFamily(f"recguide_{name}", what, value)
-        finished = CounterMetricFamily("recguide_requests_finished", "Requests by why they ended", labels=["reason"])
+        finished = CounterMetricFamily(
+            "recguide_requests_finished",
+            "Requests by why the engine ended them; a stop string cancels, too",
+            labels=["reason"],
+        )
         for reason, count in dict(self.engine.log.totals.finished).items():
             finished.add_metric([reason], count)
         yield finished

@@ -125,3 +125,21 @@ def test_the_command_serves_until_it_is_told_to_end(tiny_folder) -> None:
         out, err = process.communicate(timeout=60)
     assert answers[0].choices == answers[1].choices
     assert (process.returncode, out, err) == (0, "", "recguide serve: ended\n")
+
+
+@pytest.mark.parametrize("words", [["--help"], ["serve", "--help"]])
+def test_help_loads_neither_torch_nor_the_server(words) -> None:
+    code = f"""
+import sys
+from recguide.sim.cli import main
+sys.argv = ["recguide", *{words}]
+try:
+    main()
+except SystemExit as stop:
+    assert not stop.code, stop.code
+loaded = [name for name in ("torch", "starlette", "uvicorn", "prometheus_client") if name in sys.modules]
+assert not loaded, loaded
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    assert "serve" in done.stdout

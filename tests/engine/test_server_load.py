@@ -7,9 +7,12 @@ import time
 import openai
 import pytest
 from httpclients import chat, client_of, several_of, told
-from httpserving import NAME, posted, serving, tiny_engine, unhurried
+from httpserving import NAME, posted, received, serving, tiny_engine, unhurried
 
+from recguide.engine.server_answers import Answering
+from recguide.engine.server_connections import PromptConnection
 from recguide.engine.server_limits import ServerLimits
+from recguide.engine.server_requests import AskedText, parsed
 from recguide.sim.policies import fixed
 
 pytestmark = pytest.mark.usefixtures("one_thread")
@@ -114,3 +117,45 @@ def test_a_server_that_ends_lets_answers_on_their_way_come_to_their_end() -> Non
     connection.close()
     assert found.startswith(b"HTTP/1.1 200")
     assert b'"completion_tokens":100' in found
+
+
+def test_a_stream_whose_reader_takes_nothing_is_given_up() -> None:
+    limits = ServerLimits(8, stall_s=0.3)
+    with serving(tiny_engine(unhurried(fixed(2))), limits) as server:
+        fields = {"model": NAME, "prompt": "ab", "max_tokens": 400, "stream": True, "ignore_eos": True}
+        asked = parsed(json.dumps(fields).encode(), AskedText)
+        sent = []
+
+        async def send(message):
+            sent.append(message["type"])
+            if len(sent) > 3:
+                await asyncio.Event().wait()
+
+        async def receive():
+            await asyncio.Event().wait()
+
+        asyncio.run(Answering(server.service, asked)({"type": "http"}, receive, send))
+        assert sent == ["http.response.start", *["http.response.body"] * 3]
+        assert server.idle()
+        assert server.engine.log.totals.finished == {"cancelled": 1}
+        assert "recguide_client_disconnects_total 1.0" in server.service.metrics.text().decode()
+
+
+@pytest.mark.parametrize("sent", [b"", b"GET /health HT", b"GET /health HTTP/1.1\r\nhost: localhost\r\n\r\nGET /he"])
+def test_a_connection_that_gets_nowhere_is_cut_off(monkeypatch, sent) -> None:
+    monkeypatch.setattr(PromptConnection, "check_s", 0.2)
+    with serving(tiny_engine(fixed(4))) as server:
+        connection, began = server.connect(sent), time.monotonic()
+        try:
+            found = received(connection)
+        except ConnectionResetError:
+            found = b""
+        # the server below would wait for ever, and behind a whole request for five seconds
+        assert time.monotonic() - began < 4
+        assert b"HTTP/1.1 200" in found or b"/health HTTP/1.1" not in sent
+
+
+def test_an_answer_that_takes_longer_than_the_looks_at_its_connection_comes_all_the_same(monkeypatch) -> None:
+    monkeypatch.setattr(PromptConnection, "check_s", 0.1)
+    with serving(tiny_engine(unhurried(fixed(2), 0.03))) as server, client_of(server) as client:
+        assert chat(client, max_tokens=40).usage.completion_tokens == 40
