@@ -17,7 +17,7 @@ from recguide.engine.served import ServedRun
 from recguide.engine.serving import Engine, EngineConfig
 from recguide.sim.batching import batching_named
 from recguide.sim.log import Replay
-from recguide.sim.measurement import with_ends
+from recguide.sim.measurement import Seconds, with_ends
 from recguide.sim.memory import Limits
 from recguide.sim.methods import Policy
 from recguide.traces.dense import DenseTrace
@@ -61,8 +61,8 @@ class Found:
     """What a run was."""
 
     run: Replay
-    draft_s: Sequence[float]
-    forward_s: Sequence[float]
+    draft_s: Seconds
+    forward_s: Seconds
     served: ServedRun | None
     """Where the model said what is accepted."""
 
@@ -94,7 +94,9 @@ def closed_loop(
             left.clear()
     assert engine.log.log is not None
     run = shifted(engine.replay(concurrency, closed=True), started)
-    return Found(run, engine.log.draft_s, engine.log.forward_s, served)
+    # of a step that drafts alone the log has the whole time, and the host's around a draft is no forward's
+    forward_s = np.array(engine.log.forward_s)
+    return Found(run, np.minimum(engine.log.draft_s, forward_s), forward_s, served)
 
 
 def _check(changes: Sequence[Change]) -> None:

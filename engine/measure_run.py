@@ -199,7 +199,7 @@ def _rows(bench: Bench, task: Task, trace: DenseTrace) -> list[int]:
 def _written(bench: Bench, task: Task, trace: DenseTrace, found: Found) -> tuple[Path, float]:
     about = _about(bench, task, [trace.requests[row].request_id for row in found.run.request.tolist()])
     own = replace(found.run, request=np.arange(len(found.run.request)))
-    measured = Measurement(about, own, np.array(found.draft_s), np.array(found.forward_s))
+    measured = Measurement(about, own, found.draft_s, found.forward_s)
     figures = metrics_of(own, rounds_of(trace))
     path = bench.options.output / about.name
     if found.served is not None and task.role == ROLES[0]:

@@ -36,17 +36,17 @@ case $NAME in
 esac
 if [ "$TOY" ]; then
   MODEL=smollm2-135m TRACE=toy.parquet PROFILE=toy.csv FITTED=gsm8k APART=mbpp CROSS="" BLOCKS="2 4"
-  LEVELS=1,2 FEW=1 HELD_OUT=2 OVERLAP=overlap:B=4 REGIME=regime:file=policy.json,B=4,switch=1 MARGIN=5 REPEATS=2
+  LEVELS=1,2 FEW=1 HELD_OUT=2 OVERLAP=overlap:B=4 REGIME=regime:file=policy.json,B=4,switch=1 MARGIN=5 REPEATS=1
   EFFORT="--requests-each 1 --least-requests 2 --dtype fp32 --device cpu --anchor fixed:4@2"
   SERVING="--acceptance forced"
   LIMITS="--max-mean-error 9 --max-worst-error 9 --max-per-request-error 9 --max-tpot-error 9 --max-hypervolume-error 99"
-  LIMITS="$LIMITS --min-tau -1 --min-agreement 0.99 --min-repeats 2"
+  LIMITS="$LIMITS --min-tau -1 --min-agreement 0.99 --min-repeats 1"
   [ "$NAME" != smollm2 ] || SERVING="--adapter smollm2-135m --acceptance model"
   [ -f "$HERE/toy.parquet" ] || recguide record smollm2-135m --dataset-path "$HELD/data/prompts/gsm8k.jsonl" \
     --dataset-path "$HELD/data/prompts/mbpp.jsonl" --limit 3 --max-output-tokens 24 --block-sizes 2,4 --dtype fp32 \
     --device cpu --adapter smollm2-135m --with-token-ids --output toy.parquet
-  [ -f "$HERE/toy.csv" ] || recguide profile smollm2-135m --adapter smollm2-135m --requests 1,2 --contexts 64 \
-    --block-sizes 2,4 --prefill 64,512 --layout-requests 2 --repeats 2 --least-ms 1 --seconds 20 --dtype fp32 \
+  [ -f "$HERE/toy.csv" ] || recguide profile smollm2-135m --adapter smollm2-135m --requests 1,2 --contexts 8 \
+    --block-sizes 4 --prefill 8 --layout-requests 1 --repeats 2 --least-ms 1 --seconds 20 --dtype fp32 \
     --device cpu --output toy.csv
 elif [ "$TRACE" = paper.parquet ] && [ ! -f "$HERE/paper.parquet" ]; then
   "$PYTHON" -c "from pathlib import Path; from sys import argv

@@ -1,0 +1,80 @@
+"""`recguide measure`, and `recguide validate` of what it wrote."""
+
+import json
+
+import profiles
+import pytest
+from strategies import random_trace
+
+from recguide.sim.measurement import read_measurement
+from recguide.traces.files import write_trace
+
+TRACE = random_trace(7, 8, (4, 8), max_output_tokens=16, ease=0.8, max_context=512)
+
+
+@pytest.fixture(scope="module")
+def inputs(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("measure")
+    write_trace(TRACE, folder / "trace.parquet", compression_level=1)
+    profiles.write(folder / "profile.csv", model="tiny-llama")
+    return folder
+
+
+def arguments(inputs, tiny_folder, output, *more):
+    return (
+        "measure", tiny_folder, "--trace", inputs / "trace.parquet", "--acceptance", "forced", "--dtype", "fp32",
+        "--device", "cpu", "--policy", "fixed:8", "--policy", "overlap:B=4", "--max-concurrency", "1,3",
+        "--requests-each", 1, "--least-requests", 4, "--repeats", 2, "--output-dir", output, *more,
+    )  # fmt: skip
+
+
+def test_a_campaign_is_measured_in_pieces_and_foretold_step_by_step(inputs, tiny_folder, tmp_path, recguide) -> None:
+    output = tmp_path / "campaign"
+    stopped = recguide(*arguments(inputs, tiny_folder, output, "--time-limit", 1e-9, "--anchor", "fixed:8@2"))
+    assert (stopped.code, stopped.stdout) == (75, "")
+    assert "8 runs are still to be made" in stopped.stderr
+    done = recguide(*arguments(inputs, tiny_folder, output, "--anchor", "fixed:8@2"))
+    assert (done.code, len(done.stdout.splitlines())) == (0, 9), done.stderr
+    again = recguide(*arguments(inputs, tiny_folder, output, "--anchor", "fixed:8@2"))
+    assert (again.code, again.stdout) == (0, "")
+    one = read_measurement(output / "overlap_B=4-all-c3-r2.json.gz")
+    assert (one.about.session, one.about.acceptance, one.about.origin["gpu"]) == (2, "forced", "cpu")
+    assert one.about.request_ids == read_measurement(output / "overlap_B=4-all-c3-r1.json.gz").about.request_ids
+
+    validated = recguide(
+        "validate", output, "--trace", inputs / "trace.parquet", "--profile", inputs / "profile.csv",
+        "--cross-model", "--force", "--output-dir", tmp_path / "out", "--min-repeats", 2,
+    )  # fmt: skip
+    assert validated.code in (0, 1), validated.stderr
+    found = json.loads((tmp_path / "out" / "validation.json").read_text())
+    assert [point["agreement"]["same_steps"] for point in found["points"]] == [True] * 4
+    assert [point["difference"]["forwards"] for point in found["points"]] == [0] * 4
+    assert found["missing"] == []
+
+
+@pytest.mark.parametrize(
+    ("more", "words"),
+    [
+        (["--policy", "oracle"], "policy 'oracle': knows the future"),
+        (["--policy", "fixed:16"], "block size 16 was not recorded"),
+        (["--dataset", "nothing"], "dataset 'nothing': not in the trace"),
+        (["--acceptance", "model"], "model: found 'tiny-llama', allowed: 'tiny', the trace's"),
+        (["--acceptance", "some"], "--acceptance: found 'some'"),
+        (["--steady-seconds", "0"], "--steady-seconds: found 0"),
+        (["--anchor", "ar"], "--anchor: found 'ar'"),
+    ],
+)
+def test_what_cannot_be_measured_is_refused_before_anything_runs(
+    inputs, tiny_folder, tmp_path, recguide, more, words
+) -> None:
+    done = recguide(*arguments(inputs, tiny_folder, tmp_path / "campaign", *more))
+    assert (done.code, done.stdout) == (2, "")
+    assert words in done.stderr
+    assert not (tmp_path / "campaign").exists()
+
+
+def test_a_folder_of_other_measurements_is_refused(inputs, tiny_folder, tmp_path, recguide) -> None:
+    once = ("--time-limit", 1e-9)
+    assert recguide(*arguments(inputs, tiny_folder, tmp_path, *once)).code == 75
+    done = recguide(*arguments(inputs, tiny_folder, tmp_path, *once, "--seed", 1))
+    assert (done.code, "campaign.json: seed: found 0, allowed: 1, or another folder" in done.stderr) == (2, True)
