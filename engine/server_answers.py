@@ -108,8 +108,8 @@ class Answering:
         with self.service.gate.place(bool(self.asked.stream)):
             try:
                 stayed = await unless_gone(receive, self._answer(scope, receive, send))
-            except TimeoutError:
-                # it reads nothing: the server below closes what has no end
+            except (TimeoutError, asyncio.CancelledError):
+                # it reads nothing, or the server ends and waits no more: what has no end is closed below
                 stayed = False
             if not stayed:
                 self.service.metrics.disconnects.inc()

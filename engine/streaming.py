@@ -111,6 +111,8 @@ class AsyncEngine:
         try:
             while self._orders():
                 self._tell(self.engine.step())
+            for live in self._lives.values():
+                self.engine.cancel(live)
             self._fail(RuntimeError("the engine was stopped"))
         except BaseException as error:
             # whoever waits for an answer must hear of it, and so must whoever comes later

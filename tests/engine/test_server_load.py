@@ -159,3 +159,17 @@ def test_an_answer_that_takes_longer_than_the_looks_at_its_connection_comes_all_
     monkeypatch.setattr(PromptConnection, "check_s", 0.1)
     with serving(tiny_engine(unhurried(fixed(2), 0.03))) as server, client_of(server) as client:
         assert chat(client, max_tokens=40).usage.completion_tokens == 40
+
+
+def test_a_server_that_ends_cuts_off_what_takes_too_long_and_frees_its_pages() -> None:
+    with serving(tiny_engine(unhurried(fixed(2), 0.05)), drain_s=1) as server:
+        body = {"model": NAME, "prompt": "ab", "max_tokens": 500, "ignore_eos": True, "stream": True}
+        connection = server.connect(posted("/v1/completions", json.dumps(body).encode()))
+        assert connection.recv(12) == b"HTTP/1.1 200"
+        began = time.monotonic()
+    assert time.monotonic() - began < 10
+    found = received(connection)
+    assert b"data: " in found
+    assert b"[DONE]" not in found
+    assert server.engine.log.totals.finished == {"cancelled": 1}
+    assert server.idle(0.1)
