@@ -1,0 +1,81 @@
+"""The engine on a GPU, kernels and CUDA graphs included, against one-token decoding there."""
+
+from dataclasses import replace
+
+import pytest
+import torch
+from engines import GRID, POLICIES
+from tiny import TINY
+
+from recguide.engine.decode import autoregressive
+from recguide.engine.requests import Wish
+from recguide.engine.serving import Engine, EngineConfig
+from recguide.engine.shapes import add_random_draft_adapter, random_decoder
+from recguide.sim.memory import Limits
+
+pytestmark = [pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")]
+# kernels want heads of 64 numbers
+WIDE = replace(TINY, hidden_size=128, num_heads=4, num_kv_heads=2, head_dim=64, intermediate_size=128, vocab_size=64)
+ASKED = [[4, 5, 6], [8, 10], [5, 1, 5, 1] * 6, [9], [30, 31, 32, 33, 34], [60] * 17]
+
+
+@pytest.fixture(scope="module")
+def decoder():
+    made = random_decoder(WIDE, "cuda", torch.float32, 3)
+    for parameter in made.parameters():
+        if parameter.dim() > 1:
+            parameter.mul_(8)
+    add_random_draft_adapter(made, 8)
+    return made
+
+
+@pytest.fixture(scope="module")
+def wanted(decoder):
+    return [list(one.tokens) for one in autoregressive(decoder, ASKED, 40)]
+
+
+@pytest.mark.parametrize("prepared", [False, True])
+@pytest.mark.parametrize("eager", [False, True])
+@pytest.mark.parametrize("name", POLICIES)
+def test_greedy_output_is_that_of_one_token_decoding(decoder, wanted, name, eager, prepared) -> None:
+    limits = Limits(max_running=4, page_size=16, kv_pages=14, prefill_chunk=7)
+    engine = Engine(decoder, POLICIES[name], EngineConfig(GRID, limits, enforce_eager=eager))
+    if prepared:
+        engine.prepare([1, 2, 3, 4])
+    assert engine.adapter.present
+    lives = [engine.add(prompt, Wish(40)) for prompt in ASKED]
+    while engine.in_flight:
+        engine.step()
+        engine.check()
+    assert [live.tokens for live in lives] == wanted
+    assert engine.log.forward_s
+    assert all(spent > 0 for spent in engine.log.forward_s)
+
+
+@pytest.mark.parametrize("name", ["fixed:4", "overlap", "tidar"])
+def test_sampled_text_is_the_same_as_by_one_token_steps(decoder, name) -> None:
+    texts = []
+    for policy in (POLICIES[name], POLICIES["ar"]):
+        engine = Engine(decoder, policy, EngineConfig(GRID, Limits(max_running=4)))
+        lives = [engine.add(prompt, Wish(30, 0.8, row, ())) for row, prompt in enumerate(ASKED)]
+        engine.drain()
+        texts.append([live.tokens for live in lives])
+    assert texts[0] == texts[1]
+
+
+def test_logits_of_nan_end_that_request_and_no_other(decoder, wanted) -> None:
+    used = {TINY.mask_id, *(token for text in (*ASKED, *wanted) for token in text)}
+    poison = min(set(range(WIDE.vocab_size)) - used)
+    before = decoder.embed_tokens[poison].clone()
+    with torch.no_grad():
+        decoder.embed_tokens[poison] = float("nan")
+    try:
+        engine = Engine(decoder, POLICIES["ar"], EngineConfig(GRID, Limits(max_running=8)))
+        lives = [engine.add(prompt, Wish(40)) for prompt in ASKED]
+        bad = engine.add([4, poison, 5], Wish(40))
+        engine.drain()
+    finally:
+        with torch.no_grad():
+            decoder.embed_tokens[poison] = before
+    assert bad.finish_reason == "error"
+    assert [live.tokens for live in lives] == wanted
