@@ -36,7 +36,7 @@ case $NAME in
 esac
 if [ "$TOY" ]; then
   MODEL=smollm2-135m TRACE=toy.parquet PROFILE=toy.csv FITTED=gsm8k APART=mbpp CROSS="" BLOCKS="2 4"
-  LEVELS=1,2 FEW=1 HELD_OUT=2 OVERLAP=overlap:B=4 REGIME=regime:file=policy.json,B=4,switch=1 MARGIN=5 REPEATS=1
+  LEVELS=1,2 FEW=1 HELD_OUT=2 OVERLAP=overlap:B=4 MARGIN=5 REPEATS=1
   EFFORT="--requests-each 1 --least-requests 2 --dtype fp32 --device cpu --anchor fixed:4@2"
   SERVING="--acceptance forced"
   LIMITS="--max-mean-error 9 --max-worst-error 9 --max-per-request-error 9 --max-tpot-error 9 --max-hypervolume-error 99"
@@ -54,7 +54,8 @@ from recguide.sim.paper.acceptance import paper_trace; from recguide.traces.file
 write_trace(paper_trace('8b'), Path(argv[1]), compression_level=3)" "$HERE/paper.parquet"
 fi
 SIZES=$(echo $BLOCKS | tr ' ' ,)
-[ -f "$HERE/policy.json" ] || recguide fit --trace "$TRACE" --profile "$PROFILE" --block-sizes "$SIZES" $CROSS \
+# a toy trace has too few rounds to fit anything to
+[ "$TOY" ] || [ -f "$HERE/policy.json" ] || recguide fit --trace "$TRACE" --profile "$PROFILE" --block-sizes "$SIZES" $CROSS \
   $(for name in $FITTED; do echo --dataset "$name"; done) --max-concurrency "$LEVELS" --output policy.json
 
 pack() {
@@ -66,7 +67,7 @@ trap 'trap - EXIT; pack; ls -l "$OUT"' EXIT
 
 FIXED=$(for size in $BLOCKS; do echo --policy "fixed:$size"; done)
 ALL="--policy ar $FIXED --policy recipe --policy adaptive:policy.json --policy $REGIME"
-[ ! "$TOY" ] || ALL="--policy ar --policy fixed:4 --policy adaptive:policy.json"
+[ ! "$TOY" ] || ALL="--policy ar --policy fixed:4 --policy window"
 LACKS=""
 measure() { # measure CONCURRENCIES options: runs of these points, as far as there is time
   local status=0 left=$((END - SECONDS - MARGIN))
