@@ -7,7 +7,8 @@ from subprocess import PIPE
 
 import openai
 import pytest
-from httpserving import NAME, answered, get, post, serving, tiny_engine
+from httpserving import NAME, SHAPE, answered, get, letters, post, serving, tiny_engine
+from transformers import LlamaConfig, LlamaForCausalLM
 
 from recguide.sim.policies import fixed
 
@@ -111,8 +112,20 @@ def test_a_port_that_is_taken_is_told_before_the_model_is_read(recguide, server)
     assert f"--port {server.port}: Address already in use" in done.stderr
 
 
-def test_the_command_serves_until_it_is_told_to_end(tiny_folder) -> None:
-    command = [sys.executable, "-c", "from recguide.sim.cli import main; main()", "serve", str(tiny_folder)]
+@pytest.fixture
+def folder(tmp_path):
+    """A model directory: random weights, and letters for tokens."""
+    path = tmp_path / "tiny-llama"
+    shape = {"hidden_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2, "num_key_value_heads": 1}
+    more = {"intermediate_size": 24, "vocab_size": SHAPE.vocab_size, "max_position_embeddings": 64, "eos_token_id": 1}
+    config = LlamaConfig(**shape, **more, initializer_range=0.5, mask_token_id=SHAPE.mask_id)
+    LlamaForCausalLM(config).save_pretrained(path)
+    (path / "tokenizer.json").write_text(letters().to_json(), encoding="utf-8")
+    return path
+
+
+def test_the_command_serves_until_it_is_told_to_end(folder) -> None:
+    command = [sys.executable, "-c", "from recguide.sim.cli import main; main()", "serve", str(folder)]
     options = ["--port", "0", "--device", "cpu", "--dtype", "fp32", "--max-num-seqs", "2", "--temperature", "0"]
     with subprocess.Popen([*command, *options], stdout=PIPE, stderr=PIPE, text=True) as process:
         assert process.stderr is not None
