@@ -45,9 +45,15 @@ def seen(profile: Profile, policies: Iterable[str], told: Sequence[Sequence[str]
 
 def fitted_datasets(policy: str) -> list[str]:
     """The datasets that a policy's file was fitted on; none for a policy without a file, or without that knowledge."""
-    for part in re.split("[:,=]", policy)[1:]:
-        if part.endswith(".json") and Path(part).is_file():
-            document = json.loads(Path(part).read_text(encoding="utf-8"))
-            trace = document.get("provenance", {}).get("trace", {})
-            return [str(name) for name in trace.get("datasets", [])]
-    return []
+    paths = [Path(part) for part in re.split("[:,=]", policy)[1:] if part.endswith(".json")]
+    found = [name for path in paths if path.is_file() for name in _datasets(path)]
+    return list(map(str, found))
+
+
+def _datasets(path: Path) -> list[object]:
+    """Those that a policy file names; a file at fault is told when the policy is made."""
+    try:
+        found = json.loads(path.read_text(encoding="utf-8"))["provenance"]["trace"]["datasets"]
+    except (ValueError, KeyError, TypeError):
+        return []
+    return found if isinstance(found, list) else []
