@@ -61,9 +61,11 @@ def manifest_of(folder: Path, wanted: Manifest) -> Manifest:
 def read_manifest(folder: Path) -> Manifest:
     """What the folder is to have; ValueError names file and field."""
     path = folder / MANIFEST
+    if not path.is_file():
+        raise FileNotFoundError(f"{path}: no such file; `recguide measure --output-dir {folder}` writes it")
     try:
         document = json.loads(path.read_text(encoding="utf-8"))
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise InputError(f"{path}: not JSON: {error}") from error
     found = document.get("recguide_campaign") if isinstance(document, dict) else None
     require(found == FORMAT, f"{path}: recguide_campaign", found, FORMAT)

@@ -29,6 +29,8 @@ HEADER = (
     "attention",
 )
 VERSION = "1"
+MOST = 1e12
+"""Of any number in a profile: 1e12 us are eleven days."""
 PREFILL = ("prefill",)
 DECODE = ("decode", "host")
 ROUND = ("draft", "verify", "host")
@@ -165,7 +167,7 @@ def read_profile(path: Path) -> Profile:
     names the file, the line and the field.
     """
     try:
-        lines = path.read_text(encoding="utf-8").splitlines()
+        lines = path.read_text(encoding="utf-8-sig").splitlines()
     except UnicodeDecodeError as error:
         raise InputError(f"{path}: byte {error.start}: not UTF-8 text") from None
     start = next((i for i, line in enumerate(lines) if not line.startswith("#")), len(lines))
@@ -222,12 +224,12 @@ def _read_row(where: str, line: str) -> Row:
 
 def _number(where: str, field: str, cells: Mapping[str, str], *, least: float, whole: bool = True) -> float:
     try:
-        value = float(int(cells[field])) if whole else float(cells[field])
+        value = int(cells[field]) if whole else float(cells[field])
     except ValueError:
         value = math.nan
-    if not least <= value < math.inf:
-        kind = "whole number" if whole else "number"
-        raise InputError(f"{where}: {field}: found {cells[field]!r}, allowed: a {kind} of at least {least:g}")
+    if not least <= value <= MOST:
+        allowed = f"a {'whole number' if whole else 'number'} of at least {least:g} and at most {MOST:g}"
+        raise InputError(f"{where}: {field}: found {cells[field]!r}, allowed: {allowed}")
     return value
 
 

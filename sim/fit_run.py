@@ -57,6 +57,7 @@ class Fit:
 def run_fit(wanted: Fit) -> None:
     """Fit, write the policy file and the plot, print the gains."""
     words = Console(stderr=True)
+    _check_outputs(wanted)
     loads = parse_concurrencies(wanted.max_concurrency) or list(CONCURRENCIES)
     profile = read_profile(resolve_profile(wanted.profile))
     trace = only_datasets(read_traces(wanted.trace), wanted.dataset)
@@ -79,6 +80,13 @@ def run_fit(wanted: Fit) -> None:
         written.append(wanted.joint)
     for path in written:
         typer.echo(path)
+
+
+def _check_outputs(wanted: Fit) -> None:
+    # a fit takes minutes: what cannot be written is said before it
+    for option, path in (("output", wanted.output), ("plot", wanted.plot), ("joint", wanted.joint)):
+        if path is not None and (path.is_dir() or not path.parent.is_dir()):
+            raise InputError(f"{option}: found {path}, allowed: a file in a folder that exists")
 
 
 def fit_trace(trace: DenseTrace, profile: Profile, settings: Settings) -> tuple[Adaptive, Mapping[str, Times]]:

@@ -18,7 +18,7 @@ def read_document(path: Path, kind: str, maker: str) -> dict[str, Any]:
         raise FileNotFoundError(f"{path}: no such policy file; `recguide {maker}` makes one")
     try:
         document = json.loads(path.read_text(encoding="utf-8"))
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise InputError(f"{path}: not JSON: {error}") from None
     said: dict[str, Any] = document if isinstance(document, dict) else {}
     for key, allowed in (("recguide_policy", FORMAT), ("kind", kind)):

@@ -63,7 +63,7 @@ def read_sweep(folder: Path) -> dict[str, Any]:
         raise FileNotFoundError(f"{path}: no such file; `recguide sweep --output-dir {folder}` writes it")
     try:
         document = json.loads(path.read_text(encoding="utf-8"))
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise InputError(f"{path}: not JSON: {error}") from None
     found = document.get("recguide_sweep") if isinstance(document, dict) else None
     if found != FORMAT:

@@ -261,7 +261,7 @@ def _is_whole(line: str) -> bool:
 def _object(where: str, text: str) -> dict[str, Any]:
     try:
         found = json.loads(text, parse_float=Decimal)
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise InputError(f"{where}: not JSON: {error}: {text.strip()[:80]!r}") from None
     if not isinstance(found, dict):
         raise InputError(f"{where}: found a {type(found).__name__}, allowed: a JSON object")

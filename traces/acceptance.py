@@ -77,7 +77,7 @@ def _rows(path: Path) -> Iterator[tuple[str, Row | ValueError]]:
     for where, line in lines:
         try:
             row = json.loads(line)
-        except ValueError as error:
+        except (ValueError, RecursionError) as error:
             yield where, InputError(f"{where}: not JSON: {error}")
             continue
         if not isinstance(row, dict):

@@ -44,4 +44,5 @@ def show(
     if as_json:
         typer.echo(json.dumps(asdict(summary), indent=1, allow_nan=False))
     else:
-        Console().print(*tables(summary), sep="\n")
+        # columns narrower than that lose figures
+        Console(width=max(Console().width, 40)).print(*tables(summary), sep="\n")

@@ -5,10 +5,12 @@ from typing import Annotated
 
 import typer
 
+from recguide.traces.errors import InputError
+
 
 def import_trace(
     file: Annotated[Path, typer.Argument(help="vLLM's per-step acceptance, or Spec-Bench's answers.")],
-    output: Annotated[Path, typer.Option("--output", "-o", help="The trace, a new .parquet file.")],
+    output: Annotated[Path, typer.Option("--output", "-o", help="The trace, a .parquet file.")],
     model: Annotated[str, typer.Option(help="The model that was served, as profiles name it.")],
     block_size: Annotated[
         int | None,
@@ -23,6 +25,10 @@ def import_trace(
     from recguide.traces.acceptance import import_acceptance
     from recguide.traces.sparse import write_sparse
 
+    if output.suffix != ".parquet" or output.is_dir():
+        raise InputError(f"output: found {output}, allowed: a file whose name ends in .parquet")
+    if not model.strip():
+        raise InputError(f"model: found {model!r}, allowed: a name")
     trace = import_acceptance(file, model=model, block_size=block_size, prompt_tokens=prompt_tokens, lenient=lenient)
     output.parent.mkdir(parents=True, exist_ok=True)
     write_sparse(trace, output)

@@ -99,6 +99,8 @@ FIELD_ERRORS = [
     ("median_us", "nan", "a number of at least 0.001"),
     ("median_us", "0", "a number of at least 0.001"),
     ("median_us", "inf", "a number of at least 0.001"),
+    ("median_us", "1e300", "a number of at least 0.001 and at most 1e+12"),
+    ("query_tokens", "9" * 400, "a whole number of at least 1 and at most 1e+12"),
     ("spread_us", "-1", "a number of at least 0"),
     ("requests", "0", "a whole number of at least 1"),
     ("requests", "1.5", "a whole number of at least 1"),
@@ -118,6 +120,11 @@ def test_a_bad_field_is_refused_with_line_and_field(
     cells[Row._fields.index(field)] = found
     message = refusal(tmp_path, [*lines[:first], ",".join(cells), *lines[first + 1 :]])
     assert f"bad.csv:{first + 1}: {field}: found {found!r}, allowed: {allowed}" in message
+
+
+def test_a_profile_saved_with_a_byte_order_mark_is_read(tmp_path: Path, lines: list[str]) -> None:
+    (tmp_path / "bom.csv").write_text("\n".join(lines), encoding="utf-8-sig")
+    assert read_profile(tmp_path / "bom.csv").header["recguide-profile"] == "1"
 
 
 def test_an_unsorted_or_repeated_shape_is_refused(tmp_path: Path, lines: list[str]) -> None:

@@ -10,6 +10,7 @@ import profiles
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from running import Recguide
 from strategies import random_trace
 
 from recguide.sim.adaptive import ALL, read_policy
@@ -147,3 +148,15 @@ def test_the_command_refuses_what_it_cannot_fit(tmp_path: Path) -> None:
     assert done.returncode == 2
     assert done.stderr.startswith("error: trace: found ")
     assert not (tmp_path / "policy.json").exists()
+
+
+@pytest.mark.parametrize("option", ["output", "plot", "joint"])
+def test_a_file_that_cannot_be_written_is_refused_before_the_fit(
+    recguide: Recguide, tmp_path: Path, option: str
+) -> None:
+    shipped = ("--trace", "smollm2-135m", "--profile", "smollm2-135m-h200")
+    options = {"output": tmp_path / "p.json", option: tmp_path / "nowhere" / "file"}
+    done = recguide("fit", *shipped, *(word for name, path in options.items() for word in (f"--{name}", path)))
+    assert (done.code, done.stdout) == (2, "")
+    assert done.stderr.startswith(f"error: {option}: found ")
+    assert not list(tmp_path.iterdir())

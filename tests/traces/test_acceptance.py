@@ -61,6 +61,7 @@ BAD = [
     ({}, "per_step_accepted: missing"),
     ("[1]", "found a list, allowed: a JSON object"),
     ('{"per_step_accepted": [2748 610]}', "not JSON"),
+    ("[" * 100_000, "not JSON"),
     (VLLM | {"completion_tokens": 99, "id": "b"}, "completion_tokens: found 99, allowed: up to 14"),
     (VLLM | {"prompt_tokens": 0, "id": "b"}, "prompt_tokens: found 0"),
 ]
@@ -105,6 +106,16 @@ def test_a_smaller_block_is_cut_and_what_was_not_reached_starts_anew() -> None:
     assert rounds.block_sizes == (2, 4, 8)
     assert rounds.accept_len[8][1:10].tolist() == [6, 5, 4, 3, 2, 1, 3, 2, 1]
     assert rounds.accept_len[4][1:4].tolist() == [4, 4, 4]
+
+
+def test_the_command_refuses_other_file_names_and_a_model_without_a_name(recguide: Recguide, tmp_path: Path) -> None:
+    source = tmp_path / "s.jsonl"
+    source.write_text(json.dumps(VLLM))
+    named = recguide("traces", "import", source, "--output", tmp_path / "t.csv", "--model", "tiny")
+    assert (named.code, named.stderr.startswith("error: output: found ")) == (2, True)
+    nameless = recguide("traces", "import", source, "--output", tmp_path / "t.parquet", "--model", "")
+    assert (nameless.code, nameless.stderr) == (2, "error: model: found '', allowed: a name\n")
+    assert list(tmp_path.iterdir()) == [source]
 
 
 def test_the_command_imports_and_every_result_says_that_fidelity_is_reduced(recguide: Recguide, tmp_path: Path) -> None:
