@@ -36,14 +36,14 @@ case $NAME in
 esac
 if [ "$TOY" ]; then
   MODEL=smollm2-135m TRACE=toy.parquet PROFILE=toy.csv FITTED=gsm8k APART=mbpp CROSS="" BLOCKS="2 4"
-  LEVELS=1,2 FEW=1 HELD_OUT=2 OVERLAP=overlap:B=4 MARGIN=5 REPEATS=1
-  EFFORT="--requests-each 1 --least-requests 2 --dtype fp32 --device cpu --anchor fixed:4@2"
+  LEVELS=2 FEW=2 HELD_OUT=1 OVERLAP=overlap:B=4 MARGIN=5 REPEATS=1
+  EFFORT="--requests-each 1 --least-requests 2 --dtype fp32 --device cpu --kv-tokens 2048 --anchor fixed:4@2"
   SERVING="--acceptance forced"
-  LIMITS="--max-mean-error 9 --max-worst-error 9 --max-per-request-error 9 --max-tpot-error 9 --max-hypervolume-error 99"
-  LIMITS="$LIMITS --min-tau -1 --min-agreement 0.99 --min-repeats 1"
+  LIMITS="--max-mean-error 9 --max-worst-error 9 --max-per-request-error 9 --max-tpot-error 9"
+  LIMITS="$LIMITS --max-hypervolume-error 99 --min-tau -1 --min-agreement 0.99 --min-repeats 1"
   [ "$NAME" != smollm2 ] || SERVING="--adapter smollm2-135m --acceptance model"
   [ -f "$HERE/toy.parquet" ] || recguide record smollm2-135m --dataset-path "$HELD/data/prompts/gsm8k.jsonl" \
-    --dataset-path "$HELD/data/prompts/mbpp.jsonl" --limit 3 --max-output-tokens 24 --block-sizes 2,4 --dtype fp32 \
+    --dataset-path "$HELD/data/prompts/mbpp.jsonl" --limit 2 --max-output-tokens 8 --block-sizes 2,4 --dtype fp32 \
     --device cpu --adapter smollm2-135m --with-token-ids --output toy.parquet
   [ -f "$HERE/toy.csv" ] || recguide profile smollm2-135m --adapter smollm2-135m --requests 1,2 --contexts 8 \
     --block-sizes 4 --prefill 8 --layout-requests 1 --repeats 2 --least-ms 1 --seconds 20 --dtype fp32 \
@@ -55,19 +55,20 @@ write_trace(paper_trace('8b'), Path(argv[1]), compression_level=3)" "$HERE/paper
 fi
 SIZES=$(echo $BLOCKS | tr ' ' ,)
 # a toy trace has too few rounds to fit anything to
-[ "$TOY" ] || [ -f "$HERE/policy.json" ] || recguide fit --trace "$TRACE" --profile "$PROFILE" --block-sizes "$SIZES" $CROSS \
-  $(for name in $FITTED; do echo --dataset "$name"; done) --max-concurrency "$LEVELS" --output policy.json
+[ "$TOY" ] || [ -f "$HERE/policy.json" ] || recguide fit --trace "$TRACE" --profile "$PROFILE" $CROSS \
+  --block-sizes "$SIZES" $(for name in $FITTED; do echo --dataset "$name"; done) --max-concurrency "$LEVELS" --output policy.json
 
 pack() {
   rm -rf "$WORK/packed"; mkdir "$WORK/packed"
-  tar -C "$WORK" --exclude '.*.tmp' --warning no-file-changed -cf - campaigns | split -a 2 -b 14000000 - "$WORK/packed/campaigns.tar." || true
+  tar -C "$WORK" --exclude '.*.tmp' --warning no-file-changed -cf - campaigns \
+    | split -a 2 -b 14000000 - "$WORK/packed/campaigns.tar." || true
   rm -f "$OUT"/campaigns.tar.*; mv "$WORK"/packed/* "$OUT/"
 }
 trap 'trap - EXIT; pack; ls -l "$OUT"' EXIT
 
 FIXED=$(for size in $BLOCKS; do echo --policy "fixed:$size"; done)
 ALL="--policy ar $FIXED --policy recipe --policy adaptive:policy.json --policy $REGIME"
-[ ! "$TOY" ] || ALL="--policy ar --policy fixed:4 --policy window"
+[ ! "$TOY" ] || ALL="--policy ar --policy fixed:4"
 LACKS=""
 measure() { # measure CONCURRENCIES options: runs of these points, as far as there is time
   local status=0 left=$((END - SECONDS - MARGIN))
