@@ -9,8 +9,9 @@ TORCH ?= $(if $(shell command -v nvidia-smi),torch,torch==2.13.0)
 demo: .venv/demo.stamp
 	$(BIN)/recguide sweep --trace smollm2-135m --profile smollm2-135m-h200 --num-prompts 512 --output-dir results/demo
 
+# a process a core; the tests of a file share what they set up
 test: lint
-	$(BIN)/pytest
+	$(BIN)/pytest -n auto --dist loadfile
 
 lint: .venv/test.stamp
 	$(BIN)/ruff check

@@ -11,6 +11,10 @@ from running import Recguide, runner
 if shutil.which("nvidia-smi") is None:
     os.environ.setdefault("TRITON_INTERPRET", "1")
 
+# as many processes as cores need no threads each
+if "PYTEST_XDIST_WORKER" in os.environ:
+    os.environ.setdefault("OMP_NUM_THREADS", "1")
+
 # a busy machine is no failure
 settings.register_profile("recguide", deadline=None)
 settings.load_profile("recguide")

@@ -190,7 +190,9 @@ def test_training_goes_on_from_an_adapter_and_says_from_which(adapt, tmp_path):
 
 def test_going_on_with_other_ranks_is_refused(adapt):
     adapt("--prompts", "prompts.jsonl", "--output", "a.safetensors", "--save-corpus", "c.npz")
-    done = adapt("--corpus", "c.npz", "--from-adapter", "a.safetensors", "--output", "b.safetensors", "--draft-rank", "3")
+    done = adapt(
+        "--corpus", "c.npz", "--from-adapter", "a.safetensors", "--output", "b.safetensors", "--draft-rank", "3"
+    )
     assert done.code == 2
     assert "--draft-rank: found 3, allowed: 2, as in a.safetensors" in done.stderr
 
@@ -200,7 +202,10 @@ def test_going_on_with_other_ranks_is_refused(adapt):
     [
         ([], "nothing to train on: give --prompts, --corpus or --invent"),
         (["--prompts", "missing.jsonl"], "missing.jsonl"),
-        (["--prompts", "prompts.jsonl", "--from-adapter", "no"], "adapter 'no': no such file, and the shipped ones are"),
+        (
+            ["--prompts", "prompts.jsonl", "--from-adapter", "no"],
+            "adapter 'no': no such file, and the shipped ones are",
+        ),
         (["--corpus", "prompts.jsonl"], "prompts.jsonl: not a corpus file"),
         (["--prompts", "prompts.jsonl", "--max-prompt", "3"], "nothing to distil: no prompt of 1 to 3 tokens"),
         (["--prompts", "prompts.jsonl", "--output", "nowhere/a"], "--output: found 'nowhere/a'"),
