@@ -6,6 +6,7 @@ from importlib import import_module
 from typing import Any
 
 import joblib
+from joblib.externals.loky import get_reusable_executor
 
 from recguide.traces.errors import InputError
 
@@ -43,6 +44,10 @@ def running_on(name: str) -> Iterator[dict[str, str]]:
         with joblib.parallel_config(backend=name):
             # a cluster hands its results over together
             yield {"return_as": "generator" if name == "loky" else "list"}
+    except KeyboardInterrupt:
+        # a worker that was just starting would otherwise wait for work for good, and this process for the worker
+        get_reusable_executor().shutdown(kill_workers=True)
+        raise
     finally:
         if client is not None:
             client.close()

@@ -1,7 +1,10 @@
+import os
+
+import joblib
 import pytest
 from strategies import random_trace
 
-from recguide.sim.backends import NEEDS, check_backend
+from recguide.sim.backends import NEEDS, check_backend, running_on
 from recguide.sim.costs import linear_costs
 from recguide.sim.sweep import sweep
 
@@ -28,3 +31,20 @@ def test_a_cluster_gives_the_results_of_this_machine(name: str) -> None:
     pytest.importorskip(NEEDS[name])
     trace = random_trace(0, 6)
     assert sweep(trace, COSTS, ["fixed:8"], [1, 2], jobs=2, backend=name) == sweep(trace, COSTS, ["fixed:8"], [1, 2])
+
+
+def interrupted(workers: set[int]) -> None:
+    """Note which processes work, and be interrupted."""
+    with running_on("loky") as options:
+        workers |= set(joblib.Parallel(n_jobs=2, **options)(joblib.delayed(os.getpid)() for _ in range(8)))
+        raise KeyboardInterrupt
+
+
+def test_an_interrupt_leaves_no_worker_behind() -> None:
+    workers: set[int] = set()
+    with pytest.raises(KeyboardInterrupt):
+        interrupted(workers)
+    assert workers
+    for worker in workers:
+        with pytest.raises(ProcessLookupError):
+            os.kill(worker, 0)
