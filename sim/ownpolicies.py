@@ -2,9 +2,13 @@
 
 import importlib.util
 import re
+from functools import partial
 from pathlib import Path
 
-from recguide.sim.policies import Informed
+import numpy as np
+
+from recguide.sim.policies import BlockPolicy, Informed, Outcomes
+from recguide.sim.rounds import Ints
 from recguide.traces.errors import InputError
 
 _NAME = re.compile(r"(?P<path>.+\.py):(?P<function>\w+)")
@@ -38,4 +42,13 @@ def own_policy(name: str) -> Informed:
     if not callable(function):
         there = ", ".join(key for key, value in vars(module).items() if callable(value) and not key.startswith("_"))
         raise InputError(f"policy {name!r}: no function {found['function']!r} in {path}; there are: {there or 'none'}")
-    return Informed(function)
+    return Informed(partial(_chosen, name, function))
+
+
+def _chosen(name: str, function: BlockPolicy, seen: Outcomes) -> int | Ints:
+    """What the function chooses; ValueError with the policy's name where that are no block sizes."""
+    found = function(seen)
+    sizes = np.asarray(found)
+    if sizes.dtype.kind not in "iu" or sizes.shape not in ((), seen.request.shape):
+        raise InputError(f"policy {name!r}: gave {found!r}, allowed: a whole number, or an array of one a request")
+    return found

@@ -73,3 +73,14 @@ def test_a_function_in_a_file_is_a_policy(tmp_path: Path) -> None:
     (tmp_path / "broken.py").write_text("def small(seen)\n    return 4\n")
     with pytest.raises(ValueError, match=r"broken\.py:1: expected ':'"):
         own_policy(f"{tmp_path}/broken.py:small")
+
+
+@pytest.mark.parametrize("given", ["float('nan')", "4.0", "'8'", "None", "[4, 4, 4]"])
+def test_a_function_that_gives_no_block_sizes_is_named(given: str, tmp_path: Path) -> None:
+    (tmp_path / "mine.py").write_text(f"def odd(seen):\n    return {given}\n")
+    rounds = rounds_of(random_trace(0))
+    policy = make_policy(f"{tmp_path}/mine.py:odd", rounds, COSTS)
+    with pytest.raises(
+        ValueError, match=r"mine\.py:odd': gave .*, allowed: a whole number, or an array of one a request"
+    ):
+        replay(rounds, COSTS, policy, concurrency=2, order=range(4))
