@@ -1,12 +1,15 @@
 """Times of single kernels as a forward meets them: replayed from a CUDA graph, with nothing left in the L2 cache."""
 
 import statistics
-import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
+
+from recguide.engine.clocks import device_seconds, wall_seconds
+from recguide.engine.graphs import recorded, run_aside
+from recguide.engine.profiling import summary
 
 Run = Callable[[], object]
 
@@ -45,7 +48,7 @@ def seconds(run: Run, effort: Effort, device: torch.device) -> tuple[float, floa
     number: the difference is the calls'. What is read leaves nothing to be written back, as a write would.
     """
     if device.type != "cuda":
-        return spread_of([_clocked(run) for _ in range(effort.calls)])
+        return spread_of([wall_seconds(run) for _ in range(effort.calls)])
     flushed = torch.ones(2**26, device=device)
     into = torch.empty((), device=device)
 
@@ -56,7 +59,7 @@ def seconds(run: Run, effort: Effort, device: torch.device) -> tuple[float, floa
         flush()
         run()
 
-    effort = effort.for_calls_of(_event_s(run))
+    effort = effort.for_calls_of(device_seconds(run))
     with_calls, without = _captured(both, effort.calls), _captured(flush, effort.calls)
     found = [(_replay_s(with_calls) - _replay_s(without)) / effort.calls for _ in range(effort.replays)]
     return spread_of(found)
@@ -64,7 +67,7 @@ def seconds(run: Run, effort: Effort, device: torch.device) -> tuple[float, floa
 
 def hot_seconds(run: Run, effort: Effort) -> float:
     """The same on a GPU without those reads: small launches find their inputs in the L2 cache."""
-    effort = effort.for_calls_of(_event_s(run))
+    effort = effort.for_calls_of(device_seconds(run))
     graph = _captured(run, effort.calls)
     return spread_of([_replay_s(graph) / effort.calls for _ in range(effort.replays)])[0]
 
@@ -86,46 +89,29 @@ def _repeated_s(run: Run, gpu: bool) -> float:
     """Median seconds of one of ten calls, after three."""
     for _ in range(3):
         run()
-    return statistics.median(_event_s(run) if gpu else _clocked(run) for _ in range(10))
+    return statistics.median(device_seconds(run) if gpu else wall_seconds(run) for _ in range(10))
 
 
 def _captured(run: Run, calls: int) -> torch.cuda.CUDAGraph:
-    side = torch.cuda.Stream()
-    side.wait_stream(torch.cuda.current_stream())
-    with torch.cuda.stream(side):
-        run()
-    torch.cuda.current_stream().wait_stream(side)
-    graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph):
+    # no call's output outlives it, or the next one would get other memory
+    def repeated() -> None:
         for _ in range(calls):
             run()
+
+    run_aside(run)
+    graph = recorded(repeated)
     graph.replay()
     return graph
 
 
 def _replay_s(graph: torch.cuda.CUDAGraph) -> float:
-    return _event_s(graph.replay)
+    return device_seconds(graph.replay)
 
 
-def _event_s(run: Run) -> float:
-    start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
-    start.record()
-    run()
-    end.record()
-    end.synchronize()
-    return float(start.elapsed_time(end)) * 1e-3
-
-
-def _clocked(run: Run) -> float:
-    started = time.perf_counter()
-    run()
-    return time.perf_counter() - started
-
-
-def spread_of(samples: list[float]) -> tuple[float, float]:
+def spread_of(samples: Sequence[float]) -> tuple[float, float]:
     """Their median, and half the distance between their quartiles."""
-    low, median, high = torch.tensor(samples, dtype=torch.float64).quantile(torch.tensor([0.25, 0.5, 0.75]).double())
-    return float(median), float(high - low) / 2
+    found = summary(samples)
+    return found.median_s, found.spread_s
 
 
 def largest_error(found: Tensor, expected: Tensor) -> float:

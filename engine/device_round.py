@@ -21,6 +21,7 @@ from recguide.engine.decode import BLOCK_SIZES, Generation, Round
 from recguide.engine.device_cache import PAGE_SIZE, DeviceCache
 from recguide.engine.device_reports import Outputs, Report
 from recguide.engine.fused import FusedAttention, fused_hidden
+from recguide.engine.graphs import captured
 from recguide.engine.model import Attention, Decoder, Draft
 from recguide.kernels import round_state as rs
 from recguide.kernels.accept import advance, advance_reference, start
@@ -230,16 +231,9 @@ class DeviceRounds:
 
     def _captured(self, span: int) -> torch.cuda.CUDAGraph:
         kept = [(column, column.clone()) for column in self._columns()]
-        # what the first run of a kernel sets up must not be recorded; nobody goes on in it, so no page changes hands
+        # nobody goes on in the run before, so no page changes hands
         self.requests.state[:, rs.FINISH], self.requests.state[:, rs.PHASE] = rs.LIMITED, rs.DONE
-        side = torch.cuda.Stream()
-        side.wait_stream(torch.cuda.current_stream())
-        with torch.cuda.stream(side):
-            self.steps(span)
-        torch.cuda.current_stream().wait_stream(side)
-        graph = torch.cuda.CUDAGraph()
-        with torch.cuda.graph(graph, pool=self.memory):
-            self.steps(span)
+        graph = captured(lambda: self.steps(span), self.memory)
         for column, before in kept:
             column.copy_(before)
         return graph

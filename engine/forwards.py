@@ -13,8 +13,9 @@ from numpy.typing import NDArray
 from torch import Tensor
 from torch.nn import functional as F  # noqa: N812
 
+from recguide.engine.clocks import Stopwatch
 from recguide.engine.fused import fused_hidden
-from recguide.engine.host import Stopwatch
+from recguide.engine.graphs import recorded
 from recguide.engine.inputs import Fill, Inputs, Shape, shape_of
 from recguide.engine.model import Decoder, Draft
 from recguide.engine.pages import PagedCache
@@ -120,10 +121,7 @@ class Forwards:
     def _capture(self, inputs: Inputs) -> torch.cuda.CUDAGraph:
         """A graph of what has just run, so that all kernels are there."""
         torch.cuda.synchronize(self.device)
-        graph = torch.cuda.CUDAGraph()
-        with torch.cuda.graph(graph, pool=self._memory):
-            self._compute(inputs)
-        return graph
+        return recorded(lambda: self._compute(inputs), self._memory)
 
     def _compute(self, inputs: Inputs) -> None:
         """Everything that a forward does on the device; it asks the host for nothing."""

@@ -12,40 +12,13 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
+from recguide.engine.clocks import Stopwatch
 from recguide.engine.model import Decoder
 from recguide.engine.profiling import CachePool, Effort, Shape, Timing, cache_bytes, summary
 from recguide.engine.uniform import UniformForward
 
 if TYPE_CHECKING:
     from torch.cuda import _POOL_HANDLE
-
-
-class Stopwatch:
-    """The time that runs take, on a GPU by its own clock, so that nothing waits for them."""
-
-    def __init__(self, device: torch.device) -> None:
-        self.on_gpu = device.type == "cuda"
-        self.seconds = 0.0
-        self.events: list[tuple[torch.cuda.Event, torch.cuda.Event]] = []
-
-    def run(self, work: Callable[[], None]) -> None:
-        """Do ``work`` and time it."""
-        if not self.on_gpu:
-            started = time.perf_counter()
-            work()
-            self.seconds += time.perf_counter() - started
-            return
-        pair = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
-        pair[0].record()
-        work()
-        pair[1].record()
-        self.events.append(pair)
-
-    def take(self) -> float:
-        """Seconds since the last taking; the device must have finished."""
-        total: float = self.seconds + sum(start.elapsed_time(end) * 1e-3 for start, end in self.events)
-        self.seconds, self.events = 0.0, []
-        return total
 
 
 class Rounds:

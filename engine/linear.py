@@ -9,8 +9,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from recguide.engine.clocks import Stopwatch
 from recguide.engine.forwards import read
-from recguide.engine.host import Stopwatch
 from recguide.engine.inputs import Fill
 from recguide.engine.outcomes import Change, accepted, outcome_of
 from recguide.engine.planning import Piece, draft_piece, verify_piece

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 
+from recguide.engine.clocks import device_seconds, wall_seconds
 from recguide.engine.model import Decoder, KVCache, ModelConfig
 from recguide.engine.uniform import UniformForward
 from recguide.sim.costs import Row
@@ -100,26 +101,9 @@ def timed(forward: UniformForward, least_s: float) -> float:
     """Seconds of one forward, timed on the device: a warm-up, one replay, and more where one does not fill least_s."""
     replay = forward.replay
     replay()
-    clock = _events if forward.ids.is_cuda else _clocked
+    clock = device_seconds if forward.ids.is_cuda else wall_seconds
     once = clock(replay, 1)
     return once if once >= least_s else clock(replay, math.ceil(least_s / max(once, 1e-6)))
-
-
-def _events(replay: Callable[[], None], count: int) -> float:
-    start, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
-    start.record()
-    for _ in range(count):
-        replay()
-    end.record()
-    end.synchronize()
-    return float(start.elapsed_time(end)) * 1e-3 / count
-
-
-def _clocked(run: Callable[[], None], count: int) -> float:
-    started = time.perf_counter()
-    for _ in range(count):
-        run()
-    return (time.perf_counter() - started) / count
 
 
 @dataclass(frozen=True, slots=True)

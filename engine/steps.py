@@ -8,6 +8,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from recguide.engine.attention import causal_mask
+from recguide.engine.graphs import captured
 from recguide.engine.model import Decoder, KVCache
 
 # keys are read up to a multiple of this: a graph has one shape, so each multiple that is reached needs one of its own
@@ -94,15 +95,7 @@ class StepDecoder:
 
     def _captured(self, span: int) -> torch.cuda.CUDAGraph:
         last, positions = self.last.clone(), self.positions.clone()
-        # what the first run of a kernel sets up must not be recorded
-        side = torch.cuda.Stream()
-        side.wait_stream(torch.cuda.current_stream())
-        with torch.cuda.stream(side):
-            self.step(span)
-        torch.cuda.current_stream().wait_stream(side)
-        graph = torch.cuda.CUDAGraph()
-        with torch.cuda.graph(graph, pool=self.memory):
-            self.step(span)
+        graph = captured(lambda: self.step(span), self.memory)
         self.last.copy_(last)
         self.positions.copy_(positions)
         return graph

@@ -8,6 +8,7 @@ from torch import Tensor
 
 from recguide.engine.attention import attend, causal_mask, draft_mask, mask_bias
 from recguide.engine.decode import pick
+from recguide.engine.graphs import captured
 from recguide.engine.model import Attention, Decoder, Draft, KVCache
 
 if TYPE_CHECKING:
@@ -71,14 +72,7 @@ class UniformForward:
 
     def capture(self, memory: "_POOL_HANDLE") -> None:
         """Record the forward as a CUDA graph in memory that other graphs share."""
-        side = torch.cuda.Stream()
-        side.wait_stream(torch.cuda.current_stream())
-        with torch.cuda.stream(side):
-            self.step()
-        torch.cuda.current_stream().wait_stream(side)
-        self.graph = torch.cuda.CUDAGraph()
-        with torch.cuda.graph(self.graph, pool=memory):
-            self.step()
+        self.graph = captured(self.step, memory)
 
     @property
     def replay(self) -> Callable[[], None]:
