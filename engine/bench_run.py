@@ -12,7 +12,7 @@ from recguide.engine.bench_methods import METHODS, OURS, NotAvailable
 from recguide.engine.bench_shapes import Inputs, Shape, inputs, some_requests
 from recguide.engine.bench_timing import Ceilings, Effort, hot_seconds, largest_error, seconds
 from recguide.kernels.row_attention import row_attention_reference
-from recguide.traces.files import replacing
+from recguide.traces.documents import write_text
 
 VERSION = "1"
 TOLERANCE = {torch.bfloat16: 2e-2, torch.float16: 2e-3, torch.float32: 1e-5}
@@ -76,8 +76,7 @@ def write_results(path: Path, header: Mapping[str, str], results: Sequence[Resul
     """The results as CSV behind a header of comments; the file appears whole or not at all."""
     comments = [f"# {key}: {value}" for key, value in {"recguide-kernels": VERSION, **header}.items()]
     lines = [*comments, ",".join(Result._fields), *(",".join(map(_cell, row)) for row in results)]
-    with replacing(path) as temporary:
-        temporary.write_text("\n".join(lines) + "\n", encoding="utf-8")
+    write_text(path, "\n".join(lines) + "\n")
 
 
 def _measured(given: Inputs, method: str, expected: Tensor, rates: Ceilings) -> Result:

@@ -1,6 +1,5 @@
 """The steps behind `recguide bench serve`."""
 
-import json
 import time
 from collections import Counter
 from collections.abc import Mapping
@@ -32,8 +31,9 @@ from recguide.sim.log import PREFILL_STEP, Replay
 from recguide.sim.memory import Limits
 from recguide.sim.metrics import metrics_of
 from recguide.traces.dense import Provenance
+from recguide.traces.documents import write_json
 from recguide.traces.errors import InputError
-from recguide.traces.files import replacing, write_trace
+from recguide.traces.files import write_trace
 
 SAVE_EVERY_S = 5.0
 IDLE_S = 0.02
@@ -207,8 +207,7 @@ def _times(bench: Bench, run: Replay) -> dict[str, Any]:
 
 def _save(options: ServeOptions, document: Mapping[str, Any]) -> None:
     assert options.result is not None
-    with replacing(options.result) as temporary:
-        temporary.write_text(json.dumps(document, allow_nan=False, indent=1) + "\n", encoding="utf-8")
+    write_json(options.result, document)
 
 
 def _provenance(bench: Bench) -> Provenance:

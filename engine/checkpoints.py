@@ -11,7 +11,7 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file
 from torch import Tensor
 
-from recguide.engine.configs import Fields, read_json
+from recguide.engine.configs import Fields, read_object
 from recguide.engine.model import ModelConfig
 from recguide.traces.errors import InputError
 
@@ -106,7 +106,7 @@ def _weight_files(folder: Path) -> dict[Path, set[str]]:
             return {single: set()}
         raise InputError(f"{folder}: neither model.safetensors nor model.safetensors.index.json is there")
     files: dict[Path, set[str]] = {}
-    places = Fields(read_json(index), index).child("weight_map")
+    places = Fields(read_object(index), index).child("weight_map")
     for key, name in places.raw.items():
         # a file of this directory, and of no other
         if not isinstance(name, str) or Path(name).name != name or not name.endswith(".safetensors"):

@@ -1,6 +1,5 @@
 """A model's shape out of its ``config.json``: Llama, Mistral, Ministral 3 and Nemotron-Labs-Diffusion."""
 
-import json
 import math
 from collections.abc import Mapping
 from pathlib import Path
@@ -8,6 +7,7 @@ from typing import Any, NoReturn
 
 from recguide.engine.model import ModelConfig
 from recguide.engine.rotary import Llama3, QueryScaling, RopeScaling, Yarn
+from recguide.traces.documents import read_json
 from recguide.traces.errors import InputError
 
 MODEL_TYPES = (
@@ -93,14 +93,11 @@ class Fields:
         return Fields(value, self.where, f"{self.inside}{field}.")
 
 
-def read_json(path: Path) -> dict[str, Any]:
+def read_object(path: Path) -> dict[str, Any]:
     """The object in a JSON file of a model directory; InputError with the file when there is none."""
     if not path.exists():
         raise InputError(f"{path}: not there; a model is a known name or a Hugging Face directory")
-    try:
-        content = json.loads(path.read_text(encoding="utf-8"))
-    except (json.JSONDecodeError, UnicodeDecodeError) as error:
-        raise InputError(f"{path}: not JSON: {error}") from error
+    content = read_json(path)
     if not isinstance(content, dict):
         raise InputError(f"{path}: found a {type(content).__name__}, expected an object")
     return content
@@ -111,8 +108,8 @@ def read_config(folder: Path, name: str | None = None) -> ModelConfig:
 
     ``name`` is what the model is called, by default as its directory. Raises as :func:`parse_config` does.
     """
-    raw, generation = read_json(folder / "config.json"), folder / "generation_config.json"
-    eos = read_json(generation).get("eos_token_id") if generation.exists() else None
+    raw, generation = read_object(folder / "config.json"), folder / "generation_config.json"
+    eos = read_object(generation).get("eos_token_id") if generation.exists() else None
     if eos is not None:
         raw["eos_token_id"] = eos
     return parse_config(name or folder.resolve().name, raw, folder / "config.json")

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from recguide.engine.checkpoints import HEADS_BY_PREFIX, read_tensors
-from recguide.engine.configs import Fields, read_json
+from recguide.engine.configs import Fields, read_object
 from recguide.engine.model import Decoder, Layer, LowRank
 from recguide.traces.errors import InputError
 
@@ -67,7 +67,7 @@ def load_lora(decoder: Decoder, folder: Path) -> None:
 
 
 def _read_settings(path: Path) -> tuple[int, float]:
-    fields = Fields(read_json(path), path)
+    fields = Fields(read_object(path), path)
     for field, allowed in _UNSUPPORTED.items():
         value = fields.raw.get(field)
         if value is not None and value not in allowed:

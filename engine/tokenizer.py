@@ -11,6 +11,7 @@ import tokenizers
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 from tokenizers import AddedToken, decoders, models, pre_tokenizers
 
+from recguide.traces.documents import read_json
 from recguide.traces.errors import InputError
 
 
@@ -123,10 +124,7 @@ def _settings(folder: Path) -> dict[str, Any]:
     path = folder / "tokenizer_config.json"
     if not path.exists():
         return {}
-    try:
-        settings: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
-    except json.JSONDecodeError as error:
-        raise InputError(f"{path}: not JSON: {error}") from error
+    settings: dict[str, Any] = read_json(path)
     return settings
 
 

@@ -10,8 +10,7 @@ from dataclasses import asdict
 from recguide.sim.paper.acceptance import PARAMETERS, REQUESTS, parsed
 from recguide.sim.paper.calibration import calibrated
 from recguide.sim.paper.published import MODELS
-from recguide.sim.results import as_json
-from recguide.traces.files import replacing
+from recguide.traces.documents import write_json
 
 
 def main() -> None:
@@ -26,8 +25,7 @@ def main() -> None:
         confidence = {category: rounded(asdict(each)) for category, each in found.confidence.items()}
         document["dynamics"] = {name: round(value, 5) for name, value in asdict(found.dynamics).items()}
         document[model] = {"ease": rounded(found.ease), "confidence": confidence}
-    with replacing(PARAMETERS) as temporary:
-        temporary.write_text(as_json(document), encoding="utf-8")
+    write_json(PARAMETERS, document)
 
 
 def rounded(values: dict[str, float]) -> dict[str, float]:

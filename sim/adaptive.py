@@ -1,6 +1,5 @@
 """Choosing block sizes from the verifier's certainty (paper, section 5.2, Equations 2 and 3), and policy files."""
 
-import json
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
@@ -14,8 +13,8 @@ from recguide.sim.history import Floats, Signal
 from recguide.sim.policies import Outcomes
 from recguide.sim.policyfiles import FORMAT, read_document
 from recguide.sim.rounds import Ints
+from recguide.traces.documents import write_json
 from recguide.traces.errors import InputError
-from recguide.traces.files import replacing
 
 KIND = "adaptive"
 CANDIDATES = (8, 16, 32)
@@ -143,8 +142,7 @@ def _decisions(fitted: Adaptive, load: Load, strata: bool) -> Ints:
 def write_policy(fitted: Adaptive, path: Path) -> None:
     """Write a policy file (JSON) that :func:`read_policy` reads; it appears whole or not at all."""
     document = {"recguide_policy": FORMAT, "kind": KIND, **asdict(fitted)}
-    with replacing(path) as temporary:
-        temporary.write_text(json.dumps(document, indent=1, allow_nan=False) + "\n", encoding="utf-8")
+    write_json(path, document)
 
 
 def read_policy(path: Path) -> Adaptive:

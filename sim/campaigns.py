@@ -1,6 +1,5 @@
 """A campaign of measurements as a folder: which points it is to have, how often each, and the runs that are there."""
 
-import json
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -8,8 +7,7 @@ from typing import Any, NamedTuple
 
 from recguide.sim.measurement import ROLES, SUFFIX, Measurement, read_measurement
 from recguide.traces.checks import require
-from recguide.traces.errors import InputError
-from recguide.traces.files import replacing
+from recguide.traces.documents import read_json, write_json
 
 FORMAT = 1
 MANIFEST = "campaign.json"
@@ -53,8 +51,7 @@ def manifest_of(folder: Path, wanted: Manifest) -> Manifest:
         wanted = Manifest(max(wanted.repeats, known.repeats), points, wanted.setup, known.sessions + 1)
     folder.mkdir(parents=True, exist_ok=True)
     document = {"recguide_campaign": FORMAT, **asdict(wanted), "points": [key._asdict() for key in wanted.points]}
-    with replacing(path) as temporary:
-        temporary.write_text(json.dumps(document, indent=1, allow_nan=False) + "\n", encoding="utf-8")
+    write_json(path, document)
     return wanted
 
 
@@ -63,10 +60,7 @@ def read_manifest(folder: Path) -> Manifest:
     path = folder / MANIFEST
     if not path.is_file():
         raise FileNotFoundError(f"{path}: no such file; `recguide measure --output-dir {folder}` writes it")
-    try:
-        document = json.loads(path.read_text(encoding="utf-8"))
-    except (ValueError, RecursionError) as error:
-        raise InputError(f"{path}: not JSON: {error}") from error
+    document = read_json(path)
     found = document.get("recguide_campaign") if isinstance(document, dict) else None
     require(found == FORMAT, f"{path}: recguide_campaign", found, FORMAT)
     setup = document.get("setup")

@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import NamedTuple
 
 from recguide.sim.curves import Curve, Surface, added, through
+from recguide.traces.documents import write_text
 from recguide.traces.errors import InputError
-from recguide.traces.files import replacing
 
 LAYOUTS = {"rows", "quadratic"}
 """Forwards that verify a draft and make the next one."""
@@ -186,8 +186,7 @@ def write_profile(path: Path, header: Mapping[str, str], rows: Sequence[Row]) ->
     """Write a profile that :func:`read_profile` reads, its rows sorted; the file appears whole or not at all."""
     comments = [f"# {key}: {value}" for key, value in {"recguide-profile": VERSION, **header}.items()]
     lines = [*comments, ",".join(Row._fields), *(",".join(map(str, row)) for row in sorted(rows))]
-    with replacing(path) as temporary:
-        temporary.write_text("\n".join(lines) + "\n", encoding="utf-8")
+    write_text(path, "\n".join(lines) + "\n")
 
 
 def _read_header(path: Path, lines: Sequence[str]) -> dict[str, str]:

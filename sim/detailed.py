@@ -11,7 +11,7 @@ import numpy as np
 from recguide.sim.levels import Level
 from recguide.sim.log import PREFILL_STEP, Replay
 from recguide.sim.rounds import Ints
-from recguide.traces.files import replacing
+from recguide.traces.documents import write_text
 
 SUBFOLDER = "detailed"
 
@@ -46,6 +46,5 @@ def write_detailed(folder: Path, policy: str, level: Level, run: Replay, figures
     """Write it as strict JSON into the folder's subfolder; the file appears whole or not at all."""
     (folder / SUBFOLDER).mkdir(parents=True, exist_ok=True)
     name = re.sub(r"[^\w.-]+", "_", policy)
-    with replacing(folder / SUBFOLDER / f"{name}-{level.suffix}.json") as temporary:
-        text = json.dumps(detailed(run, {"policy": policy, **figures}), allow_nan=False)
-        temporary.write_text(text + "\n", encoding="utf-8")
+    text = json.dumps(detailed(run, {"policy": policy, **figures}), allow_nan=False)
+    write_text(folder / SUBFOLDER / f"{name}-{level.suffix}.json", text + "\n")

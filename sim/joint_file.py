@@ -1,6 +1,5 @@
 """Files of the joint policy: JSON with the adaptive policy that it stands on, chances of branches, and prices."""
 
-import json
 from dataclasses import asdict
 from pathlib import Path
 
@@ -8,8 +7,8 @@ from recguide.sim.adaptive import policy_from
 from recguide.sim.chances import chances_from
 from recguide.sim.joint import Joint
 from recguide.sim.policyfiles import FORMAT, read_document
+from recguide.traces.documents import write_json
 from recguide.traces.errors import InputError
-from recguide.traces.files import replacing
 
 KIND = "joint"
 
@@ -23,8 +22,7 @@ def write_joint(policy: Joint, path: Path) -> None:
         "chances": asdict(policy.chances),
         "rho": {str(load): rho for load, rho in policy.rho.items()},
     }
-    with replacing(path) as temporary:
-        temporary.write_text(json.dumps(document, indent=1, allow_nan=False) + "\n", encoding="utf-8")
+    write_json(path, document)
 
 
 def read_joint(path: Path) -> Joint:

@@ -1,9 +1,9 @@
 """Policy files: JSON documents of several kinds, which name their format and kind."""
 
-import json
 from pathlib import Path
 from typing import Any
 
+from recguide.traces.documents import read_json
 from recguide.traces.errors import InputError
 
 FORMAT = 1
@@ -16,10 +16,7 @@ def read_document(path: Path, kind: str, maker: str) -> dict[str, Any]:
     """
     if not path.is_file():
         raise FileNotFoundError(f"{path}: no such policy file; `recguide {maker}` makes one")
-    try:
-        document = json.loads(path.read_text(encoding="utf-8"))
-    except (ValueError, RecursionError) as error:
-        raise InputError(f"{path}: not JSON: {error}") from None
+    document = read_json(path)
     said: dict[str, Any] = document if isinstance(document, dict) else {}
     for key, allowed in (("recguide_policy", FORMAT), ("kind", kind)):
         if said.get(key) != allowed:

@@ -58,10 +58,9 @@ def recommend(
 
     from recguide.sim.figures import parse_goodput
     from recguide.sim.recommendation import as_policy, as_sglang, as_vllm, tiers_of
-    from recguide.sim.results import as_json
     from recguide.sim.slo import best_of, closest_of, read_sweep, verdicts
     from recguide.sim.sweep import place_of
-    from recguide.traces.files import replacing
+    from recguide.traces.documents import write_json
 
     levels = _named(parse_goodput, slo or [])
     options: dict[str, Any] = {"policy": policy, "max-concurrency": max_concurrency, "request-rate": request_rate}
@@ -84,8 +83,7 @@ def recommend(
     folder.mkdir(parents=True, exist_ok=True)
     contents = (as_policy(tiers, about), as_vllm(tiers), as_sglang(tiers))
     for name, content in zip(FILES, contents, strict=True):
-        with replacing(folder / name) as temporary:
-            temporary.write_text(as_json(content), encoding="utf-8")
+        write_json(folder / name, content)
     _print(Console(), found, best, tiers, attainment, f"{_said(levels)}, for {attainment:.0%} of the requests")
     if document.get("cross_model"):
         typer.echo("warning: CROSS-MODEL results: acceptance and costs are of two models", err=True)

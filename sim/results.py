@@ -12,6 +12,7 @@ import pyarrow.parquet as pq
 
 from recguide.sim.plots import plot_frontier
 from recguide.sim.sweep import Point
+from recguide.traces.documents import as_json, write_text
 from recguide.traces.files import replacing
 
 FORMAT = 1
@@ -58,14 +59,8 @@ def write_results(
         if text is None:
             (folder / name).unlink(missing_ok=True)
             continue
-        with replacing(folder / name) as temporary:
-            temporary.write_text(text, encoding="utf-8")
+        write_text(folder / name, text)
     return folder / PLOT
-
-
-def as_json(content: object) -> str:
-    """Strict JSON, a line for each value; ValueError for NaN and infinity, which JSON does not have."""
-    return json.dumps(content, indent=1, allow_nan=False) + "\n"
 
 
 def _columns(points: Sequence[Point], about: Mapping[str, Any]) -> pa.Table:

@@ -14,6 +14,7 @@ from recguide.sim.levels import Level, level_of
 from recguide.sim.results import FORMAT
 from recguide.sim.store import kept_table
 from recguide.sim.sweep import DERIVED, Point, frontier
+from recguide.traces.documents import read_json
 from recguide.traces.errors import InputError
 
 CLAIRVOYANT = ("oracle", "optimum")
@@ -61,10 +62,7 @@ def read_sweep(folder: Path) -> dict[str, Any]:
     path = folder / "results.json"
     if not path.is_file():
         raise FileNotFoundError(f"{path}: no such file; `recguide sweep --output-dir {folder}` writes it")
-    try:
-        document = json.loads(path.read_text(encoding="utf-8"))
-    except (ValueError, RecursionError) as error:
-        raise InputError(f"{path}: not JSON: {error}") from None
+    document = read_json(path)
     found = document.get("recguide_sweep") if isinstance(document, dict) else None
     if found != FORMAT:
         raise InputError(f"{path}: recguide_sweep: found {found!r}, allowed: {FORMAT}")

@@ -22,12 +22,13 @@ from recguide.sim.figures import Figures, parse_goodput, parse_percentiles
 from recguide.sim.guards import Finding, check_points, check_sources, settle
 from recguide.sim.load_options import check_stream, limits_of, load_of
 from recguide.sim.reporting import FILE, page_of
-from recguide.sim.results import as_json, foreign_file, write_results
+from recguide.sim.results import foreign_file, write_results
 from recguide.sim.scenario import Scenario
 from recguide.sim.store import Store, inputs_hash, labels_of
 from recguide.sim.sweep import BASELINE, Point, only_datasets, sweep, warnings_of
 from recguide.sim.tables import UNLIMITED, table_of
 from recguide.traces.dense import DenseTrace
+from recguide.traces.documents import as_json
 from recguide.traces.errors import InputError
 from recguide.traces.files import read_traces
 from recguide.traces.sparse import is_reduced

@@ -43,7 +43,8 @@ def timeline(
     from recguide.sim.sweep import only_datasets, run_of, serving_order
     from recguide.sim.sweep_run import title_of
     from recguide.sim.timeline import timeline as as_timeline
-    from recguide.traces.files import read_traces, replacing
+    from recguide.traces.documents import write_text
+    from recguide.traces.files import read_traces
 
     if output.is_dir() or not output.parent.is_dir():
         raise InputError(f"output: found {output}, allowed: a file in a folder that exists")
@@ -57,7 +58,6 @@ def timeline(
     scenario = Scenario(load, limits).checked(rounds, recorded, order)
     run = run_of(rounds, costs, policy, max_concurrency, batching, scenario)
     about = {"title": title, "policy": policy, "max_concurrency": max_concurrency, "seed": seed, "batching": batching}
-    with replacing(output) as temporary:
-        names = [request.request_id for request in recorded.requests]
-        temporary.write_text(as_timeline(run, names, about, costs), encoding="utf-8")
+    names = [request.request_id for request in recorded.requests]
+    write_text(output, as_timeline(run, names, about, costs))
     typer.echo(output)

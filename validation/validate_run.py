@@ -12,11 +12,11 @@ from recguide.sim.campaigns import Campaign, PointKey, read_campaign
 from recguide.sim.costs import Profile, read_profile, resolve_profile
 from recguide.sim.guards import check_sources, differ, settle
 from recguide.sim.measurement import ALL, Measurement, served_path
-from recguide.sim.results import as_json
 from recguide.sim.sweep_run import title_of
 from recguide.traces.dense import DenseTrace
+from recguide.traces.documents import as_json, write_text
 from recguide.traces.errors import InputError
-from recguide.traces.files import read_trace, read_traces, replacing
+from recguide.traces.files import read_trace, read_traces
 from recguide.validation.budget import throughputs
 from recguide.validation.charts import figures
 from recguide.validation.frontiers import crossings, frontiers, rankings
@@ -174,8 +174,7 @@ def _write(
     }
     options.output.mkdir(parents=True, exist_ok=True)
     for name, text in texts.items():
-        with replacing(options.output / name) as temporary:
-            temporary.write_text(text, encoding="utf-8")
+        write_text(options.output / name, text)
     _show(title, shown, warnings, [options.output / name for name in texts])
 
 

@@ -16,10 +16,10 @@ from recguide.sim.paper.page import document, page, table_of
 from recguide.sim.paper.published import MODELS
 from recguide.sim.paper.sections import NAMES, Study, section
 from recguide.sim.paper.subjects import Subject, recorded_subject
-from recguide.sim.results import as_json
 from recguide.sim.sweep_run import check_folder
+from recguide.traces.documents import as_json, write_text
 from recguide.traces.errors import InputError
-from recguide.traces.files import read_traces, replacing
+from recguide.traces.files import read_traces
 
 HELD_OUT = "heldout"
 WIDTH = 150
@@ -51,8 +51,7 @@ def run_reproduce(wanted: Sequence[str], folder: Path, traces: Sequence[str], pr
     told = as_json(document(sections, about, heldout_page.plain(gains) if gains else None))
     folder.mkdir(parents=True, exist_ok=True)
     for name, content in zip(FILES, (page(sections, about, extra, more), told), strict=True):
-        with replacing(folder / name) as temporary:
-            temporary.write_text(content, encoding="utf-8")
+        write_text(folder / name, content)
         typer.echo(folder / name)
     words.print(
         "\n".join([said(sections), *(heldout_page.claims(gains) if gains else [])]), highlight=False, soft_wrap=True

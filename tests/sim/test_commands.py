@@ -9,7 +9,7 @@ import pytest
 from strategies import random_trace
 
 from recguide.sim.cli import main
-from recguide.sim.results import as_json
+from recguide.traces.documents import as_json
 from recguide.traces.files import write_trace
 
 
