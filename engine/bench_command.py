@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from recguide.engine.bench_serve_command import serve
-from recguide.engine.profile_command import whole_numbers
+from recguide.engine.shared_options import whole_numbers
 from recguide.traces.errors import InputError
 
 if TYPE_CHECKING:
@@ -109,18 +109,14 @@ def _say(text: str) -> None:
 
 
 def _header(device: "torch.device", rates: "Ceilings", seed: int) -> dict[str, str]:
-    import torch
     import triton
 
-    from recguide.engine.environment import command_line, driver_version, engine_commit, gpu_name
+    from recguide.engine.environment import command_line, machine_of
 
     gpu = device.type == "cuda"
     return {
-        "gpu": gpu_name(device),
-        "driver": driver_version(device),
-        "torch": torch.__version__,
+        **machine_of(device),
         "triton": triton.__version__,
-        "engine_commit": engine_commit(),
         "command": command_line(),
         "created": datetime.now(UTC).isoformat(timespec="seconds"),
         "copy_gb_s": f"{rates.copy_bytes_s / 1e9:.0f}",

@@ -3,28 +3,25 @@
 import time
 from collections import Counter
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, dataclass, field
 from datetime import UTC, datetime
 from typing import Any
 
-import torch
 import typer
 
 from recguide.engine.bench_load import BenchLoad, load_of
 from recguide.engine.bench_serve_command import ServeOptions
-from recguide.engine.environment import chosen_device, command_line, driver_version, engine_commit, gpu_name
+from recguide.engine.environment import command_line, machine_of
 from recguide.engine.inputs import counts_up_to
-from recguide.engine.loading import LoadedModel, find_adapter, load_model
+from recguide.engine.loading import LoadedModel, open_model
 from recguide.engine.pages import pages_that_fit
-from recguide.engine.policyof import policy_of, rounds_named
-from recguide.engine.record_command import DTYPES
+from recguide.engine.policyof import costs_of, policy_of, rounds_named
+from recguide.engine.provenance import provenance_of
 from recguide.engine.runlog import answered
 from recguide.engine.served import NOTE, ServedRun
 from recguide.engine.serving import MAX_RUNNING, Engine, EngineConfig
-from recguide.engine.shapes import SHAPES, add_random_draft_adapter
 from recguide.sim.arrivals import Clients
 from recguide.sim.batching import batching_named
-from recguide.sim.costs import read_profile, resolve_profile
 from recguide.sim.detailed import detailed
 from recguide.sim.figures import Figures, parse_goodput, parse_percentiles
 from recguide.sim.log import PREFILL_STEP, Replay
@@ -72,16 +69,10 @@ def run(options: ServeOptions) -> dict[str, Any]:
 
 
 def _prepared(options: ServeOptions) -> Bench:
-    torch.set_float32_matmul_precision("highest")
     figures = Figures(parse_percentiles([options.metric_percentiles]), parse_goodput(options.goodput))
     batching = batching_named(options.batching)
-    costs = None if options.profile is None else read_profile(resolve_profile(options.profile)).costs()
-    device, dtype = chosen_device(options.device), getattr(torch, DTYPES[options.dtype])
-    adapter = None if options.adapter is None else find_adapter(options.adapter, options.model)
-    model = load_model(options.model, device, dtype, adapter)
-    if options.model in SHAPES:
-        # random weights too draft with an adapter, at what that costs
-        add_random_draft_adapter(model.decoder)
+    costs = costs_of(options.profile)
+    model = open_model(options.model, options.adapter, options.device, options.dtype)
     load = load_of(options, model)
     policy = policy_of(options.policy, options.block_sizes, model.config.name, costs)
     context = options.max_model_len or min(load.longest(options.block_sizes[-1]), model.config.max_context)
@@ -148,7 +139,7 @@ def _document(bench: Bench, complete: bool) -> dict[str, Any]:
 
 
 def _about(bench: Bench) -> dict[str, Any]:
-    options, device = bench.options, bench.model.decoder.device
+    options = bench.options
     rate = options.request_rate
     return {
         "date": datetime.now(UTC).strftime("%Y%m%d-%H%M%S"),
@@ -167,10 +158,7 @@ def _about(bench: Bench) -> dict[str, Any]:
         "adapter": options.adapter,
         "adapter_check": asdict(bench.engine.adapter),
         "dtype": options.dtype,
-        "gpu": gpu_name(device),
-        "driver": driver_version(device),
-        "torch": str(torch.__version__),
-        "engine_commit": engine_commit(),
+        **machine_of(bench.model.decoder.device),
         "command": command_line(),
     }
 
@@ -213,23 +201,13 @@ def _save(options: ServeOptions, document: Mapping[str, Any]) -> None:
 def _provenance(bench: Bench) -> Provenance:
     options, model, engine = bench.options, bench.model, bench.engine
     longest = max(wish.max_new_tokens for wish in bench.load.wishes)
-    made = Provenance(
-        model=model.config.name,
-        weights_sha256=model.weights_sha256,
-        adapter_sha256=model.adapter_sha256,
-        dtype=options.dtype,
-        engine_commit=engine_commit(),
-        gpu=gpu_name(model.decoder.device),
-        driver=driver_version(model.decoder.device),
-        torch=str(torch.__version__),
+    return provenance_of(
+        model,
+        options.dtype,
         prompt_set_sha256="0" * 64,
         block_sizes=options.block_sizes,
-        draft_shift=model.config.draft_shift,
         max_output_tokens=longest,
         max_context=engine.max_context,
         command="recguide bench serve",
-        created=datetime.now(UTC).isoformat(timespec="seconds"),
-        dropped={},
-        base_agreement=None,
+        note=NOTE,
     )
-    return replace(made, note=NOTE)

@@ -47,6 +47,16 @@ def driver_version(device: torch.device) -> str:
     return found.splitlines()[0] if found else "unknown"
 
 
+def machine_of(device: torch.device) -> dict[str, str]:
+    """What every measurement says: GPU, driver, torch, and the commit of this code."""
+    return {
+        "gpu": gpu_name(device),
+        "driver": driver_version(device),
+        "torch": str(torch.__version__),
+        "engine_commit": engine_commit(),
+    }
+
+
 def chosen_device(name: str) -> torch.device:
     """The device of that name; "auto" is the GPU where there is one. ValueError when there is no such device."""
     if name == "auto":

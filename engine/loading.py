@@ -12,10 +12,12 @@ from recguide.engine import smollm2
 from recguide.engine.adapters import file_sha256, load_adapter, read_info, resolve_adapter
 from recguide.engine.checkpoints import read_weights, weights_sha256
 from recguide.engine.configs import read_config
+from recguide.engine.environment import chosen_device
 from recguide.engine.hub import cached_folder, is_id
 from recguide.engine.lora import is_lora, load_lora, lora_rank, lora_sha256
 from recguide.engine.model import Decoder, ModelConfig
-from recguide.engine.shapes import SHAPES, random_decoder, random_sha256
+from recguide.engine.shapes import SHAPES, add_random_draft_adapter, random_decoder, random_sha256
+from recguide.engine.shared_options import DTYPES
 from recguide.engine.tokenizer import Tokenizer, read_tokenizer
 from recguide.traces.errors import InputError
 
@@ -47,6 +49,21 @@ def load_model(
     """
     model = _base_model(name, device, dtype, seed)
     return model if adapter is None else _with_adapter(model, model.decoder, adapter)
+
+
+def open_model(name: str, adapter: str | None, device: str, dtype: str) -> LoadedModel:
+    """The model that a command's options name, for anything but training.
+
+    Random shapes draft with a random adapter, at what that costs. Raises as :func:`load_model` does.
+    """
+    # fp32 means fp32: no TensorFloat-32 inside
+    torch.set_float32_matmul_precision("highest")
+    place, kind = chosen_device(device), getattr(torch, DTYPES[dtype])
+    model = load_model(name, place, kind, None if adapter is None else find_adapter(adapter, name))
+    model.decoder.requires_grad_(False)
+    if name in SHAPES:
+        add_random_draft_adapter(model.decoder)
+    return model
 
 
 def adapted(model: LoadedModel, adapter: Path) -> LoadedModel:

@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from recguide.engine.record_command import DTYPES
+from recguide.engine.shared_options import DTYPES
 from recguide.sim.measurement import ACCEPTANCE, ALL
 from recguide.traces.checks import require
 from recguide.traces.errors import InputError

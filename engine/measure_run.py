@@ -7,18 +7,15 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 import numpy as np
-import torch
 
 from recguide.engine.campaign import Found, Server, closed_loop
-from recguide.engine.environment import chosen_device, command_line, driver_version, engine_commit, gpu_name
-from recguide.engine.loading import LoadedModel, find_adapter, load_model
+from recguide.engine.environment import command_line, gpu_name, machine_of
+from recguide.engine.loading import LoadedModel, open_model
 from recguide.engine.measure_command import MeasureOptions
-from recguide.engine.policyof import policy_of
-from recguide.engine.record_command import DTYPES
+from recguide.engine.policyof import costs_of, policy_of
 from recguide.engine.served import NOTE
-from recguide.engine.shapes import SHAPES, add_random_draft_adapter
 from recguide.sim.campaigns import Manifest, PointKey, manifest_of
-from recguide.sim.costs import CostModel, read_profile, resolve_profile
+from recguide.sim.costs import CostModel
 from recguide.sim.measurement import (
     ALL,
     ROLES,
@@ -94,22 +91,15 @@ def _names(dataset: str) -> list[str]:
 
 
 def _prepared(options: MeasureOptions) -> Bench:
-    # fp32 means fp32, as when traces are recorded
-    torch.set_float32_matmul_precision("highest")
     trace = read_traces(options.trace)
-    device, dtype = chosen_device(options.device), getattr(torch, DTYPES[options.dtype])
-    adapter = None if options.adapter is None else find_adapter(options.adapter, options.model)
-    model = load_model(options.model, device, dtype, adapter)
-    model.decoder.requires_grad_(False)
-    if options.model in SHAPES:
-        add_random_draft_adapter(model.decoder)
+    model = open_model(options.model, options.adapter, options.device, options.dtype)
     forced = options.acceptance == "forced"
     if not forced:
         _check_model(model, trace.provenance)
     context = model.config.max_context
     require(trace.provenance.max_context <= context, "trace: max_context", trace.provenance.max_context,
             f"at most {context}, the model's")  # fmt: skip
-    costs = None if options.profile is None else read_profile(resolve_profile(options.profile)).costs()
+    costs = costs_of(options.profile)
     prompts = None if forced else prompts_of(trace, model, options.dataset_path)
     return Bench(options, model, trace, prompts, costs, command_line())
 
@@ -211,16 +201,12 @@ def _written(bench: Bench, task: Task, trace: DenseTrace, found: Found) -> tuple
 
 def _about(bench: Bench, task: Task, names: Sequence[str]) -> About:
     options, model = bench.options, bench.model
-    device = model.decoder.device
     origin = {
         "model": model.config.name,
         "weights_sha256": model.weights_sha256,
         "adapter_sha256": model.adapter_sha256 or "none",
         "dtype": options.dtype,
-        "gpu": gpu_name(device),
-        "driver": driver_version(device),
-        "torch": str(torch.__version__),
-        "engine_commit": engine_commit(),
+        **machine_of(model.decoder.device),
         "command": bench.command,
         "created": datetime.now(UTC).isoformat(timespec="seconds"),
     }

@@ -5,12 +5,12 @@ from collections.abc import Sequence
 import numpy as np
 
 from recguide.sim.catalogue import make_policy
-from recguide.sim.costs import CostModel, constant_costs
+from recguide.sim.costs import CostModel, constant_costs, read_profile, resolve_profile
 from recguide.sim.methods import Policy
 from recguide.sim.rounds import AR, Rounds
+from recguide.sim.slo import CLAIRVOYANT
 from recguide.traces.errors import InputError
 
-CLAIRVOYANT = ("oracle", "optimum")
 LOOK_AT_COSTS = ("adaptive", "adaptive-s", "regime", "goodput")
 
 
@@ -24,11 +24,16 @@ def policy_of(name: str, block_sizes: Sequence[int], model: str, costs: CostMode
         raise InputError(f"policy {name!r}: knows the future, and cannot be served")
     if head in LOOK_AT_COSTS and costs is None:
         raise InputError(f"policy {name!r}: needs --profile, a profile of this GPU and model")
-    return make_policy(name, _no_rounds(block_sizes, model), costs or constant_costs())
+    return make_policy(name, rounds_named(block_sizes, model), costs or constant_costs())
 
 
-def _no_rounds(block_sizes: Sequence[int], model: str) -> Rounds:
-    """Rounds of nobody, at these block sizes."""
+def costs_of(profile: str | None) -> CostModel | None:
+    """The costs of a profile by name or path, if one is given."""
+    return None if profile is None else read_profile(resolve_profile(profile)).costs()
+
+
+def rounds_named(block_sizes: Sequence[int], model: str) -> Rounds:
+    """Rounds of nobody, at these block sizes: what policies and figures of a run need to know of them."""
     none = np.zeros(0, np.int64)
     sizes = (AR, *block_sizes)
     return Rounds(
@@ -46,8 +51,3 @@ def _no_rounds(block_sizes: Sequence[int], model: str) -> Rounds:
         model=model,
         drafts={},
     )
-
-
-def rounds_named(block_sizes: Sequence[int], model: str) -> Rounds:
-    """What figures of a run need to know of block sizes."""
-    return _no_rounds(block_sizes, model)

@@ -7,24 +7,12 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from recguide.engine.shared_options import DTYPES, whole_numbers
 from recguide.traces.errors import InputError
 
 if TYPE_CHECKING:
-    import torch
-
     from recguide.engine.loading import LoadedModel
     from recguide.engine.profiling import Effort, Grid
-
-
-def whole_numbers(text: str, option: str) -> tuple[int, ...]:
-    """A comma list of positive whole numbers, ascending; ValueError names the option."""
-    try:
-        numbers = tuple(int(part) for part in text.split(","))
-    except ValueError:
-        numbers = ()
-    if not numbers or min(numbers) < 1 or list(numbers) != sorted(set(numbers)):
-        raise InputError(f"{option}: found {text!r}, allowed: ascending positive whole numbers, like 1,2,4")
-    return numbers
 
 
 def profile(
@@ -47,12 +35,14 @@ def profile(
     Data: one line with the file written and its rows, on stdout. The file is there after the second pass already, and
     each further pass replaces it.
     """
-    from recguide.engine.environment import chosen_device
+    from recguide.engine.loading import open_model
     from recguide.engine.profiling import Effort, Grid
 
     if not output.parent.is_dir():
         raise InputError(f"--output: {output.parent}: no such directory")
-    loaded = _load(model, adapter, chosen_device(device), dtype)
+    if dtype not in DTYPES:
+        raise InputError(f"--dtype: found {dtype!r}, allowed: {', '.join(sorted(DTYPES))}")
+    loaded = open_model(model, adapter or None, device, dtype)
     grid = Grid(
         whole_numbers(requests, "--requests"),
         whole_numbers(contexts, "--contexts"),
@@ -85,26 +75,8 @@ def _say(text: str) -> None:
     typer.echo(f"{datetime.now():%H:%M:%S} {text}", err=True)
 
 
-def _load(model: str, adapter: str | None, device: "torch.device", dtype: str) -> "LoadedModel":
-    import torch
-
-    from recguide.engine.loading import find_adapter, load_model
-    from recguide.engine.shapes import SHAPES, add_random_draft_adapter
-
-    dtypes = {"bf16": torch.bfloat16, "fp32": torch.float32}
-    if dtype not in dtypes:
-        raise InputError(f"--dtype: found {dtype!r}, allowed: {', '.join(dtypes)}")
-    loaded = load_model(model, device, dtypes[dtype], find_adapter(adapter, model) if adapter else None)
-    loaded.decoder.requires_grad_(False)
-    if model in SHAPES:
-        add_random_draft_adapter(loaded.decoder)
-    return loaded
-
-
 def _header(loaded: "LoadedModel", dtype: str) -> dict[str, str]:
-    import torch
-
-    from recguide.engine.environment import command_line, driver_version, engine_commit, gpu_name
+    from recguide.engine.environment import command_line, machine_of
 
     device = loaded.decoder.device
     return {
@@ -112,10 +84,7 @@ def _header(loaded: "LoadedModel", dtype: str) -> dict[str, str]:
         "weights_sha256": loaded.weights_sha256,
         "adapter_sha256": loaded.adapter_sha256 or "none",
         "dtype": dtype,
-        "gpu": gpu_name(device),
-        "driver": driver_version(device),
-        "torch": torch.__version__,
-        "engine_commit": engine_commit(),
+        **machine_of(device),
         "command": command_line(),
         "created": datetime.now(UTC).isoformat(timespec="seconds"),
         "attention": "torch flash kernel, equal contexts, CUDA graph replay; rows and quadratic see all their tokens"

@@ -6,10 +6,8 @@ from typing import Annotated
 
 import typer
 
+from recguide.engine.shared_options import DTYPES, parse_block_sizes
 from recguide.traces.checks import require
-from recguide.traces.dense import BLOCK_SIZE_RANGE
-
-DTYPES = {"fp32": "float32", "bf16": "bfloat16"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,16 +101,6 @@ def record(
     for path, trace in run(options):
         tokens = sum(request.output_tokens for request in trace.requests)
         typer.echo(f"{path}\t{len(trace.requests)} requests\t{tokens} output tokens")
-
-
-def parse_block_sizes(text: str) -> tuple[int, ...]:
-    """Block sizes from a list such as ``4,8,16,32``."""
-    low, high = BLOCK_SIZE_RANGE
-    words = [word.strip() for word in text.split(",")]
-    sizes = [int(word) for word in words if word.isdecimal()]
-    fits = len(sizes) == len(words) and sizes == sorted(set(sizes)) and low <= sizes[0] and sizes[-1] <= high
-    require(fits, "--block-sizes", text, f"ascending whole numbers from {low} to {high}, as in 4,8,16,32")
-    return tuple(sizes)
 
 
 def parse_shard(text: str) -> tuple[int, int]:

@@ -4,7 +4,7 @@ import random
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
-from datetime import UTC, datetime
+from datetime import datetime
 from pathlib import Path
 from urllib.parse import quote
 
@@ -14,12 +14,14 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TimeRemainingColumn
 
 from recguide.engine.adapters import draft_only_decoder
-from recguide.engine.environment import chosen_device, driver_version, engine_commit, gpu_name
+from recguide.engine.environment import chosen_device
 from recguide.engine.groups import Encoded, sizes_for
 from recguide.engine.loading import LoadedModel, adapted, adapter_ranks, find_adapter, load_model
 from recguide.engine.parts import Parts
+from recguide.engine.provenance import provenance_of
 from recguide.engine.record import TOO_LONG, Listener, Recorder, record_datasets
-from recguide.engine.record_command import DTYPES, Options
+from recguide.engine.record_command import Options
+from recguide.engine.shared_options import DTYPES
 from recguide.traces.checks import require
 from recguide.traces.datasets import Prompt, prompt_set_sha256, read_prompts
 from recguide.traces.dense import DenseTrace, Provenance
@@ -78,24 +80,14 @@ def _provenance(options: Options, model: LoadedModel, prompt_set: str) -> Proven
     limit = model.config.max_context
     context = limit if options.max_context is None else options.max_context
     require(2 <= context <= limit, "--max-context", context, f"2 to {limit}, the model's")
-    return Provenance(
-        model=model.config.name,
-        weights_sha256=model.weights_sha256,
-        adapter_sha256=model.adapter_sha256,
-        dtype=options.dtype,
-        engine_commit=engine_commit(),
-        gpu=gpu_name(model.decoder.device),
-        driver=driver_version(model.decoder.device),
-        torch=str(torch.__version__),
+    return provenance_of(
+        model,
+        options.dtype,
         prompt_set_sha256=prompt_set,
         block_sizes=options.block_sizes,
-        draft_shift=model.config.draft_shift,
         max_output_tokens=options.max_output_tokens,
         max_context=context,
         command=options.command,
-        created=datetime.now(UTC).isoformat(timespec="seconds"),
-        dropped={},
-        base_agreement=None,
     )
 
 

@@ -5,7 +5,7 @@ from typing import Annotated
 
 import typer
 
-from recguide.engine.record_command import DTYPES, parse_block_sizes
+from recguide.engine.shared_options import DTYPES, parse_block_sizes
 from recguide.traces.checks import require
 from recguide.traces.errors import InputError
 

@@ -4,14 +4,11 @@ import signal
 import time
 from pathlib import Path
 
-import torch
 import typer
 
-from recguide.engine.environment import chosen_device
 from recguide.engine.inputs import counts_up_to
-from recguide.engine.loading import find_adapter, load_model
-from recguide.engine.policyof import policy_of
-from recguide.engine.record_command import DTYPES
+from recguide.engine.loading import open_model
+from recguide.engine.policyof import costs_of, policy_of
 from recguide.engine.server_answers import Service
 from recguide.engine.server_app import make_app
 from recguide.engine.server_command import ServerOptions
@@ -23,7 +20,6 @@ from recguide.engine.shapes import SHAPES
 from recguide.engine.streaming import AsyncEngine
 from recguide.engine.tokenizer import Tokenizer
 from recguide.sim.batching import batching_named
-from recguide.sim.costs import read_profile, resolve_profile
 from recguide.sim.memory import Limits
 from recguide.traces.checks import require
 from recguide.traces.errors import InputError
@@ -60,13 +56,10 @@ def _tell(options: ServerOptions, service: Service, port: int) -> None:
 
 def make_service(options: ServerOptions) -> Service:
     """The model, its engine, and what the server takes on."""
-    torch.set_float32_matmul_precision("highest")
     require(options.model not in SHAPES, "model", options.model, "one with a tokenizer, which random weights have not")
-    costs = None if options.profile is None else read_profile(resolve_profile(options.profile)).costs()
-    adapter = None if options.adapter is None else find_adapter(options.adapter, options.model)
-    device, dtype = chosen_device(options.device), getattr(torch, DTYPES[options.dtype])
+    costs = costs_of(options.profile)
     batching = batching_named(options.batching)
-    model = load_model(options.model, device, dtype, adapter)
+    model = open_model(options.model, options.adapter, options.device, options.dtype)
     if model.tokenizer is None:
         raise InputError(f"model {options.model!r}: has no tokenizer, and a server answers with text")
     longest = model.config.max_context

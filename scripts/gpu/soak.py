@@ -14,12 +14,12 @@ from typing import Any
 import numpy as np
 import torch
 
-from recguide.engine.loading import find_adapter, load_model
+from recguide.engine.loading import open_model
 from recguide.engine.model import Decoder, ModelConfig
 from recguide.engine.policyof import policy_of
 from recguide.engine.requests import Live, Wish
 from recguide.engine.serving import Engine, EngineConfig
-from recguide.engine.shapes import SHAPES, add_random_draft_adapter, random_decoder
+from recguide.engine.shapes import SHAPES, random_decoder
 from recguide.sim.memory import Limits
 
 GRID = (4, 8, 16, 32)
@@ -31,10 +31,7 @@ def decoder_of(name: str) -> Decoder:
     """The model, with an adapter."""
     if os.environ.get("TOY"):
         return random_decoder(TOY, "cpu", torch.float32, 0)
-    model = load_model(name, "cuda", torch.bfloat16, None if name in SHAPES else find_adapter(name, name))
-    if name in SHAPES:
-        add_random_draft_adapter(model.decoder)
-    return model.decoder
+    return open_model(name, None if name in SHAPES else name, "cuda", "bf16").decoder
 
 
 class Soak:

@@ -7,8 +7,9 @@ from dataclasses import replace
 
 import pytest
 
-from recguide.engine.record_command import parse_block_sizes, parse_shard
+from recguide.engine.record_command import parse_shard
 from recguide.engine.record_run import drawn
+from recguide.engine.shared_options import parse_block_sizes
 from recguide.sim.cli import main
 from recguide.traces.datasets import Prompt
 from recguide.traces.files import read_trace, read_traces, write_trace
