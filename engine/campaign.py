@@ -43,7 +43,7 @@ class Server:
     def engine(self, policy: Policy, concurrency: int) -> tuple[Engine, Callable[[int], Live]]:
         """An engine, and what sends it the request of a row of the trace."""
         origin = self.trace.provenance
-        pages = None if self.kv_tokens is None else -(-self.kv_tokens // Limits().page_size)
+        pages = None if self.kv_tokens is None else Limits().pages(self.kv_tokens)
         limits = Limits(self.max_batched_tokens, max_running=concurrency, kv_pages=pages)
         config = EngineConfig(origin.block_sizes, limits, origin.max_context, batching_named(self.batching))
         if self.prompts is None:

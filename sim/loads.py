@@ -1,8 +1,7 @@
 """The load of a run: which requests come when, each playing a recorded one (docs/simulate.md)."""
 
-import math
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from itertools import cycle, islice
 
 import numpy as np
@@ -162,10 +161,3 @@ class _Draws:
             if missing <= 0:
                 break
         return tuple(rows)
-
-
-def with_rate(load: Load, rate: float | None) -> Load:
-    """The same load at another rate; ValueError for what is none."""
-    if rate is not None and not 0 < rate <= math.inf:
-        raise InputError(f"request-rate: found {rate}, allowed: numbers above 0, or inf")
-    return replace(load, rate=rate)

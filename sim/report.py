@@ -5,8 +5,6 @@ from collections.abc import Mapping, Sequence
 from html import escape
 from typing import Any
 
-from plotly.offline import get_plotlyjs
-
 from recguide.sim.charts import (
     LATENCIES,
     Figure,
@@ -23,6 +21,7 @@ from recguide.sim.charts import (
 )
 from recguide.sim.guards import COMPARED, differ
 from recguide.sim.levels import Level, level_of, levels_of
+from recguide.sim.pages import html_page
 from recguide.sim.pareto import crossover, hypervolume
 from recguide.sim.surface import Surface
 from recguide.sim.sweep import BASELINE, Point, frontier
@@ -37,17 +36,6 @@ OUTCOMES = {
     "continuation_reuse": "continuation used",
     "no_hit": "no hit",
 }
-STYLE = """body{font:15px/1.45 system-ui,sans-serif;margin:0 auto;max-width:1100px;padding:16px;color:#222}
-h1{font-size:22px}h2{font-size:17px;margin-top:32px}.plot{width:100%;height:480px}
-table{border-collapse:collapse;font-size:13px;display:block;overflow-x:auto}
-th,td{border-bottom:1px solid #ddd;padding:3px 9px;text-align:right}th:first-child,td:first-child{text-align:left}
-td.differs{background:#fdd}.warning{background:#fff3cd;border-left:4px solid #d39e00;padding:6px 12px;margin:6px 0}
-.cross{background:#fdd;border-left:4px solid #c00;padding:6px 12px;font-weight:bold}
-.origin td,.origin th{text-align:left;max-width:420px;overflow-wrap:anywhere}"""
-SCRIPT = """const figures = JSON.parse(document.getElementById("figures").textContent);
-const drawn = Object.entries(figures).map(([id, figure]) =>
-  Plotly.newPlot(id, figure.data, figure.layout, {responsive: true, displaylogo: false}));
-Promise.all(drawn).then(() => { document.body.dataset.drawn = String(drawn.length); });"""
 
 
 def report(
@@ -67,20 +55,14 @@ def report(
     figures = _figures(points, label, quantiles, costs)
     sections = [f'<h2>{escape(heading)}</h2><div class="plot" id="{name}"></div>{text}' for name, heading, text in
                 _sections(points, figures, shares, costs)]  # fmt: skip
-    data = json.dumps(figures, allow_nan=False, sort_keys=True).replace("</", "<\\/")
-    return "\n".join(
-        [
-            f'<!doctype html>\n<html lang="en"><head><meta charset="utf-8"><title>{escape(title)}</title>',
-            f"<style>{STYLE}</style></head><body>\n<h1>{escape(title)}</h1>",
-            f'<p class="cross">{escape(label)}</p>' if label else "",
-            *(f'<p class="warning">{escape(text)}</p>' for text in about.get("warnings", ())),
-            *sections,
-            f"<h2>All points</h2>{points_table(points)}",
-            f"<h2>Where this comes from</h2>{origin_table(about)}",
-            f'<script type="application/json" id="figures">{data}</script>',
-            f"<script>{get_plotlyjs()}</script>\n<script>{SCRIPT}</script>\n</body></html>\n",
-        ]
-    )
+    parts = [
+        f'<p class="cross">{escape(label)}</p>' if label else "",
+        *(f'<p class="warning">{escape(text)}</p>' for text in about.get("warnings", ())),
+        *sections,
+        f"<h2>All points</h2>{points_table(points)}",
+        f"<h2>Where this comes from</h2>{origin_table(about)}",
+    ]
+    return html_page(title, parts, figures)
 
 
 def _label(about: Mapping[str, Any]) -> str:

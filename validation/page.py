@@ -1,12 +1,9 @@
 """One HTML page about a validation that needs nothing beside itself."""
 
-import json
 from collections.abc import Mapping, Sequence
 from html import escape
 
-from plotly.offline import get_plotlyjs
-
-from recguide.sim.report import SCRIPT, STYLE
+from recguide.sim.pages import html_page
 from recguide.validation.charts import Figure
 from recguide.validation.tables import Rows
 
@@ -21,23 +18,12 @@ EXPLAINED = {
 def page(title: str, warnings: Sequence[str], figures: Mapping[str, tuple[str, Figure]], found: Sequence[Rows]) -> str:
     """The page. The same arguments give the same text."""
     drawn = {name: figure for name, (_, figure) in figures.items()}
-    data = json.dumps(drawn, allow_nan=False, sort_keys=True).replace("</", "<\\/")
     plots = [
         f'<h2>{escape(heading)}</h2><div class="plot" id="{name}"></div>{_explained(heading)}'
         for name, (heading, _) in figures.items()
     ]
-    return "\n".join(
-        [
-            f'<!doctype html>\n<html lang="en"><head><meta charset="utf-8"><title>{escape(title)}</title>',
-            f"<style>{STYLE}</style></head><body>\n<h1>{escape(title)}</h1>",
-            *(f'<p class="warning">{escape(text)}</p>' for text in warnings),
-            *map(_table, found[:2]),
-            *plots,
-            *map(_table, found[2:]),
-            f'<script type="application/json" id="figures">{data}</script>',
-            f"<script>{get_plotlyjs()}</script>\n<script>{SCRIPT}</script>\n</body></html>\n",
-        ]
-    )
+    told = [f'<p class="warning">{escape(text)}</p>' for text in warnings]
+    return html_page(title, [*told, *map(_table, found[:2]), *plots, *map(_table, found[2:])], drawn)
 
 
 def _explained(heading: str) -> str:

@@ -12,7 +12,7 @@ from recguide.sim.catalogue import make_policy, rounds_for
 from recguide.sim.costs import CostModel
 from recguide.sim.log import Replay
 from recguide.sim.measurement import Measurement
-from recguide.sim.memory import PAGE_SIZE, Limits
+from recguide.sim.memory import Limits
 from recguide.sim.replay import serve
 from recguide.sim.rounds import Rounds
 from recguide.traces.checks import require
@@ -65,7 +65,7 @@ def simulated(trace: DenseTrace, rows: list[int], measured: Measurement, costs: 
     """The run as the simulator foretells it from these rows of a trace, and the rounds that it was told."""
     about = measured.about
     rounds = rounds_for(trace, [about.policy])
-    pages = None if about.kv_tokens is None else -(-about.kv_tokens // PAGE_SIZE)
+    pages = None if about.kv_tokens is None else Limits().pages(about.kv_tokens)
     run = serve(
         rounds,
         costs.steps,

@@ -1,15 +1,13 @@
 """The page that puts the paper's figures beside ours, self-contained, and the same in the terminal and as JSON."""
 
-import json
 from collections.abc import Mapping, Sequence
 from html import escape
 from typing import Any
 
-from plotly.offline import get_plotlyjs
 from rich.table import Table
 
+from recguide.sim.pages import html_page
 from recguide.sim.paper.entries import Entry, Section
-from recguide.sim.report import SCRIPT, STYLE
 
 HEADS = ("figure", "paper", "ours", "difference", "%", "band", "is to us", "", "recorded")
 MISS = "td.miss{background:#fdd}.reason{background:#fff3cd;border-left:4px solid #d39e00;padding:6px 12px;margin:6px 0}"
@@ -22,19 +20,9 @@ def page(
     figures = dict(more or {}) | {
         f"{one.name}-{one.model}-{name}": figure for one in sections for name, figure in one.figures.items()
     }
-    data = json.dumps(figures, allow_nan=False, sort_keys=True).replace("</", "<\\/")
     told = "".join(f"<tr><td>{escape(key)}</td><td>{escape(value)}</td></tr>" for key, value in about.items())
-    return "\n".join(
-        [
-            '<!doctype html>\n<html lang="en"><head><meta charset="utf-8"><title>The paper beside ours</title>',
-            f"<style>{STYLE}{MISS}</style></head><body><h1>The paper's results beside ours</h1>",
-            f'<table class="origin">{told}</table>',
-            *(_section(one) for one in sections),
-            extra,
-            f'<script type="application/json" id="figures">{data}</script>',
-            f"<script>{get_plotlyjs()}</script>\n<script>{SCRIPT}</script>\n</body></html>\n",
-        ]
-    )
+    parts = [f'<table class="origin">{told}</table>', *(_section(one) for one in sections), extra]
+    return html_page("The paper beside ours", parts, figures, heading="The paper's results beside ours", style=MISS)
 
 
 def _section(one: Section) -> str:

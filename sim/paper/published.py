@@ -20,7 +20,6 @@ BENCHMARKS = {
 }
 """Benchmark to category, in the order of the paper's Table 2; "qa" is its QA & IF."""
 CATEGORIES = ("math", "code", "qa")
-PAGE_CATEGORIES = {"math": "Math", "code": "Code", "qa": "QA & IF"}
 INTERVALS = ("[1,8]", "(8,16]", "(16,32]")
 BLOCK_SIZES = (8, 16, 32)
 
