@@ -15,17 +15,15 @@ from recguide.sim.costs import constant_costs
 from recguide.sim.metrics import metrics_of
 from recguide.sim.overlap import Overlap
 from recguide.sim.paper.acceptance import Parameters, synthetic_trace
-from recguide.sim.paper.published import BENCHMARKS, CATEGORIES, SECOND_RATE, TABLE1, TABLE2_TAU, TABLE3, Branches
+from recguide.sim.paper.published import BENCHMARKS, CATEGORIES, SECOND_RATE, TABLE2_TAU, TABLE3, Branches
 from recguide.sim.replay import replay
 from recguide.sim.rounds import rounds_of
 from recguide.traces.dense import DenseTrace
 from recguide.traces.replays import replay as rounds_at
-from recguide.traces.summaries import transitions
 
 COSTS = constant_costs(draft=1.0, verify=1.0, rows=1.0, prefill=1.0, decode=1.0)
 """Branch outcomes at C = 1 do not depend on times."""
 STEPS = 5
-TURNS = 1
 CLOSE = 0.5
 """Percentage points."""
 GUESSES = ((16.0, 3.0), (-12.0, -18.0))
@@ -35,32 +33,10 @@ MOST_CONTRAST = 0.6
 
 
 def calibrated(model: str, parameters: Parameters, requests: int) -> Parameters:
-    """Each category's ease, contrast and doubt to the tau of LinearSS (Table 2) and the branch outcomes (Table 3).
-
-    Table 1 is of 8B alone: there the length of stretches is fitted to it, in turns with the rest.
-    """
-    for turn in range(TURNS if model == "8b" else 1):
-        for category in CATEGORIES:
-            parameters = fitted(model, parameters, category, requests)
-        if model == "8b" and turn < TURNS - 1:
-            parameters = persistent(model, parameters, requests)
+    """Each category's ease, contrast and doubt to the tau of LinearSS (Table 2) and the branch outcomes (Table 3)."""
+    for category in CATEGORIES:
+        parameters = fitted(model, parameters, category, requests)
     return parameters
-
-
-def persistent(model: str, parameters: Parameters, requests: int) -> Parameters:
-    """The same with stretches so long that rounds of more than 16 tokens follow one another as in Table 1."""
-
-    def at(slower: float) -> Parameters:
-        old, factor = parameters.dynamics, float(np.exp(-slower))
-        rates = {"leave_easy": old.leave_easy * factor, "leave_hard": old.leave_hard * factor}
-        return replace(parameters, dynamics=replace(old, **rates))
-
-    def miss(slower: float) -> float:
-        trace = synthetic_trace(model, at(slower), requests, grid=(32,))
-        share = transitions(rounds_at(trace, 32)).rates[2][2]
-        return float(np.log(100 * (share or 0.01) / TABLE1[2][2]))
-
-    return at(min((0.0, 0.15, 0.3, 0.45), key=lambda slower: abs(miss(slower))))
 
 
 def eased(model: str, parameters: Parameters, benchmark: str, requests: int) -> Parameters:
