@@ -1,5 +1,6 @@
 """The console script `recguide`: its commands are entry points, so each folder brings its own."""
 
+import errno
 import sys
 from importlib.metadata import EntryPoint, entry_points, version
 from typing import Annotated, Any, cast
@@ -12,6 +13,8 @@ from recguide.traces.errors import InputError
 GROUP = "recguide.commands"
 NOT_THERE = (FileNotFoundError, IsADirectoryError, NotADirectoryError, PermissionError)
 """What a path on the command line may lead to."""
+NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS, errno.EIO)
+"""What a disk may answer to a write; nobody's input is at fault, and no code."""
 # typer carries its own copy of click, and not under a public name: these two are
 Command = TyperCommand | TyperGroup
 
@@ -66,9 +69,17 @@ def with_dashes(word: str) -> str:
 
 
 def main() -> None:
-    """Run the console script: bad input exits 2 with one message on stderr, any other error 1 with a traceback."""
+    """Run the console script: bad input exits 2 with one message on stderr, any other error 1 with a traceback.
+
+    A disk that takes nothing more exits 1 with a message.
+    """
     try:
         app(args=[with_dashes(word) for word in sys.argv[1:]])
     except (InputError, *NOT_THERE) as error:
         typer.echo(f"error: {error}", err=True)
         sys.exit(2)
+    except OSError as error:
+        if error.errno not in NO_ROOM:
+            raise
+        typer.echo(f"error: {error}", err=True)
+        sys.exit(1)

@@ -73,10 +73,12 @@ def recommend(
     best = best_of(found, attainment)
     if best is None:
         near = closest_of(found)
-        raise InputError(
+        typer.echo(
             f"no policy keeps {_said(levels)} for {attainment:.0%} of the requests; the closest: "
-            f"{place_of(near.point)}, {near.attainment:.1%}"
+            f"{place_of(near.point)}, {near.attainment:.1%}",
+            err=True,
         )
+        raise typer.Exit(1)
     tiers = tiers_of(found, attainment)
     about = {"recommended": _recommended(best), "slo_ms": levels, "attainment": attainment, **_origin(document)}
     folder = output_dir or results

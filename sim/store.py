@@ -17,6 +17,7 @@ from recguide.sim.costs import Profile
 from recguide.sim.levels import Level, level_of
 from recguide.sim.sweep import Point
 from recguide.traces.dense import DenseTrace
+from recguide.traces.errors import InputError
 from recguide.traces.files import replacing
 
 SUBFOLDER = "requests"
@@ -41,9 +42,14 @@ class Store:
         return kept_table(self.folder.parent, policy, level)
 
     def load(self, policy: str, level: Level) -> Point | None:
-        """The figures of a finished point, or None where there is none from the same inputs."""
-        held = _held(self.path(policy, level))
-        if held.get("config") != self._config(policy, level):
+        """The figures of a finished point, or None where there is none from the same inputs.
+
+        InputError where something else lies in the point's place.
+        """
+        held = _held(path := self.path(policy, level))
+        if held is not None and "config" not in held:
+            raise InputError(f"output-dir: found {path} of something else, allowed: a sweep's folder, or a new one")
+        if held is None or held["config"] != self._config(policy, level):
             return None
         self.reused += 1
         point: Point = held["point"]
@@ -70,7 +76,7 @@ class Store:
         """Delete the files of all other points, so that the folder holds one sweep."""
         kept = {self.path(str(point["policy"]), level_of(point)) for point in points}
         for path in self.folder.glob("*.parquet"):
-            if path not in kept and "config" in _held(path):
+            if path not in kept and "config" in (_held(path) or {}):
                 path.unlink()
 
     def quantiles(
@@ -108,12 +114,12 @@ def kept_table(folder: Path, policy: str, level: Level) -> Path:
     return folder / SUBFOLDER / f"{plain}-{level.suffix}.parquet"
 
 
-def _held(path: Path) -> dict[str, Any]:
-    """What a point's file says of it; nothing where it is none, or cut off."""
+def _held(path: Path) -> dict[str, Any] | None:
+    """What a point's file says of it, with nothing in it where it is none; None where no whole file is."""
     try:
         metadata = pq.read_schema(path).metadata or {}
     except (OSError, pa.ArrowInvalid):
-        return {}
+        return None
     found: dict[str, Any] = json.loads(metadata.get(_KEY, b"{}"))
     return found
 

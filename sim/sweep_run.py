@@ -123,7 +123,7 @@ def _read(options: Options) -> _Sources:
     profile = read_profile(resolve_profile(options["profile"]))
     trace = only_datasets(read_traces(options["trace"]), options["dataset"] or [])
     check_fidelity(trace, options["policy"])
-    title = labelled(trace, title_of(trace, profile, options["cross_model"]))
+    title = labelled(trace, title_of(trace, profile, options["cross_model"], options["num_prompts"]))
     found = check_sources(trace, profile)
     settle(found, options["force"])
     return _Sources(trace, profile, title, found)
@@ -234,10 +234,16 @@ def check_folder(folder: Path) -> None:
         raise InputError(f"output-dir: found {foreign} of something else, allowed: a sweep's folder, or a new one")
 
 
-def title_of(trace: DenseTrace, profile: Profile, cross_model: bool) -> str:
-    """GPU, model and trace; ValueError where acceptance and costs are of two models and nobody allowed that."""
+def title_of(trace: DenseTrace, profile: Profile, cross_model: bool, num_prompts: int | None = None) -> str:
+    """GPU, model and trace; ValueError where acceptance and costs are of two models and nobody allowed that.
+
+    ``num_prompts`` are the requests that are served, where those are not all that are recorded.
+    """
     recorded, profiled = trace.provenance.model, profile.header["model"]
-    served = f"{len(trace.requests)} requests of {len({request.dataset for request in trace.requests})} datasets"
+    count, datasets = len(trace.requests), len({request.dataset for request in trace.requests})
+    all_of = num_prompts is None or num_prompts == count
+    served = f"{count} requests of" if all_of else f"{num_prompts} requests drawn from {count} of"
+    served += f" {datasets} datasets"
     if recorded == profiled:
         return f"{profile.header['gpu']}, {profiled}, {served}"
     if not cross_model:

@@ -10,7 +10,7 @@ from recguide.sim.guards import check_sources
 from recguide.traces.dense import DenseTrace
 from recguide.traces.errors import InputError
 from recguide.traces.files import read_traces
-from recguide.validation.machine import ENGINE, SIMULATION, Machine
+from recguide.validation.machine import ENGINE, SERVE, SIMULATION, Machine
 
 OK, WARNING, FAILURE = "ok", "warning", "failure"
 
@@ -40,11 +40,12 @@ def examine(machine: Machine, traces: Sequence[str], profile: str | None) -> lis
 
 
 def packages(machine: Machine) -> Iterator[Diagnosis]:
-    """What simulating needs, and what recording, profiling and serving need beside it."""
+    """What simulating needs, and what the engine and its server need beside it."""
     yield Diagnosis("python", OK, machine.python)
     for subject, names, extra, state in (
         ("simulation", ("recguide", *SIMULATION), "recguide", FAILURE),
         ("engine", ENGINE, "recguide[engine]", WARNING),
+        ("server", SERVE, "recguide[engine,serve]", WARNING),
     ):
         missing = [name for name in names if machine.packages[name] is None]
         if missing:

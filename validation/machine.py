@@ -7,6 +7,7 @@ from importlib.metadata import PackageNotFoundError, version
 
 SIMULATION = ("joblib", "matplotlib", "numpy", "pandas", "plotly", "pyarrow", "rich", "scipy", "simpy", "typer")
 ENGINE = ("torch", "triton", "tokenizers", "safetensors", "gguf")
+SERVE = ("prometheus-client", "pydantic", "starlette", "uvicorn")
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,7 +22,7 @@ class Machine:
 
 def this_machine() -> Machine:
     """Ask the interpreter, the installed distributions and nvidia-smi."""
-    packages = {name: _version(name) for name in ("recguide", *SIMULATION, *ENGINE)}
+    packages = {name: _version(name) for name in ("recguide", *SIMULATION, *ENGINE, *SERVE)}
     lines = _nvidia_smi()
     gpus = tuple(line.partition(", ")[0] for line in lines)
     return Machine(platform.python_version(), packages, gpus, lines[0].partition(", ")[2] if lines else None)

@@ -1,4 +1,6 @@
+import errno
 import json
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -169,6 +171,31 @@ def test_requests_of_something_else_stay_beside_those_of_a_sweep(run: Run, input
     for policy in ("fixed:8", "ar"):
         assert run("--policy", policy, "--max-concurrency", "1", "--output-dir", "out")[0] == 0
     assert sorted(path.name for path in theirs.parent.iterdir()) == ["ar-c1.parquet", "theirs.parquet"]
+
+
+def test_requests_of_something_else_are_not_overwritten(run: Run, inputs: Path, tmp_path: Path) -> None:
+    theirs = tmp_path / "out" / "requests" / "ar-c1.parquet"
+    theirs.parent.mkdir(parents=True)
+    theirs.write_bytes((inputs / "trace.parquet").read_bytes())
+    code, _, err = run("--policy", "ar", "--max-concurrency", "1", "--output-dir", "out")
+    assert (code, theirs.read_bytes()) == (2, (inputs / "trace.parquet").read_bytes())
+    assert f"output-dir: found {Path('out', 'requests', 'ar-c1.parquet')} of something else" in err
+
+
+def test_a_full_disk_is_one_line_and_no_traceback(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(*_: object, **__: object) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), "results.parquet")
+
+    monkeypatch.setattr("recguide.sim.results.pq.write_table", full)
+    code, _, err = run("--policy", "ar", "--max-concurrency", "1", "--output-dir", "out")
+    assert code == 1
+    assert err.strip().splitlines()[-1] == "error: [Errno 28] No space left on device: 'results.parquet'"
+
+
+def test_the_title_says_how_many_requests_were_served(run: Run) -> None:
+    wanted = ("--policy", "ar", "--max-concurrency", "1", "--output-dir", "out")
+    for options, served in ((("--num-prompts", "5"), ", 5 requests drawn from 12 of "), ((), " datasets")):
+        assert served in run(*wanted, *options)[1]
 
 
 def test_a_fault_of_ours_is_no_bad_input(run: Run, inputs: Path) -> None:

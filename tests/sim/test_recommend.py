@@ -145,7 +145,6 @@ def test_the_sweep_has_the_policies_and_loads_that_are_asked_for(recguide: Recgu
     ("options", "message"),
     [
         (["--slo", "ttft:5", "--policy", "ar"], "error: policy: found without trace and profile, whose sweep it is"),
-        (["--slo", "tpot:0.0001"], "error: no policy keeps TPOT <= 0.0001 ms for 90% of the requests; the closest: "),
         ([], "error: slo: found none, allowed: at least one of ttft:MS, tpot:MS and e2el:MS"),
         (["--slo", "itl:5"], "error: slo: found 'itl:5', allowed: ttft, tpot, e2el"),
         (["--slo", "ttft:5", "--trace", "x"], "error: trace, profile: found one of them, allowed: both, or none"),
@@ -157,6 +156,13 @@ def test_what_cannot_be_recommended_is_said_and_nothing_written(
     done = recguide("recommend", results, *options)
     assert (done.code, done.stdout) == (2, "")
     assert message in done.stderr
+    assert not (results / "policy.json").exists()
+
+
+def test_levels_that_nobody_keeps_are_an_answer_and_nothing_is_written(recguide: Recguide, results: Path) -> None:
+    done = recguide("recommend", results, "--slo", "tpot:0.0001")
+    assert (done.code, done.stdout) == (1, "")
+    assert done.stderr.startswith("no policy keeps TPOT <= 0.0001 ms for 90% of the requests; the closest: ")
     assert not (results / "policy.json").exists()
 
 

@@ -9,9 +9,9 @@ import pytest
 
 from recguide.traces.files import write_trace
 from recguide.validation.doctor import FAILURE, OK, WARNING, examine
-from recguide.validation.machine import ENGINE, SIMULATION, Machine
+from recguide.validation.machine import ENGINE, SERVE, SIMULATION, Machine
 
-PACKAGES = dict.fromkeys(("recguide", *SIMULATION, *ENGINE), "1.0")
+PACKAGES = dict.fromkeys(("recguide", *SIMULATION, *ENGINE, *SERVE), "1.0")
 HERE = Machine("3.12.1", PACKAGES, ("Test GPU",), "580.1")
 
 
@@ -40,7 +40,7 @@ def test_all_is_well_where_everything_matches(sources):
     assert {diagnosis.state for diagnosis in found} == {OK}
     assert not any(diagnosis.remedy for diagnosis in found)
     subjects = [diagnosis.subject.split()[0] for diagnosis in found]
-    assert subjects == ["python", "simulation", "engine", "gpu", "profile", "trace", "trace"]
+    assert subjects == ["python", "simulation", "engine", "server", "gpu", "profile", "trace", "trace"]
 
 
 def test_missing_packages_are_named_with_what_installs_them(sources):
