@@ -13,7 +13,7 @@ With few requests a/C is large and likely branches all pay; with many it is smal
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
@@ -23,14 +23,13 @@ from recguide.sim.chances import MOST_CORRECTIONS, Chances, branches_of, keys_fo
 from recguide.sim.costs import CostModel
 from recguide.sim.drafts import Key
 from recguide.sim.history import Floats, Signal
-from recguide.sim.oneforward import kind_of
-from recguide.sim.overlap import CONTINUED, CORRECTED, SEEDED, Bools, Outcome, Overlap, draft_of, places
-from recguide.sim.rounds import AR, Ints, Rounds
-from recguide.sim.running import Running
-from recguide.sim.steps import Work
-from recguide.traces.dense import matched_lens
+from recguide.sim.overlap import Bools
+from recguide.sim.policies import Outcomes
+from recguide.sim.rounds import Ints, Rounds
 
-SOURCES = 3
+if TYPE_CHECKING:
+    from recguide.sim.joint_steps import Plays
+
 FEW, MANY = 12, 48
 """Query tokens a request between which a step's time is taken as linear."""
 
@@ -55,6 +54,8 @@ class Joint:
 
     def over(self, rounds: Rounds) -> "Joint":
         """The same, ready to run over these rounds again and again."""
+        from recguide.sim.joint_steps import plays_of
+
         return replace(self, prepared=(rounds, plays_of(rounds, self)))
 
     @property
@@ -72,64 +73,13 @@ class Joint:
         return self.rho[min(self.rho, key=lambda load: abs(np.log(load / running)))]
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class Plays:
-    """A round from everywhere, for drafts of each block size and source: [sizes, sources, rows, ...]."""
+class Decisions:
+    """What the policy decides for running requests on a machine with these costs; the engine uses it too."""
 
-    accept_len: Ints
-    emitted: Ints
-    position: Ints
-    """[..., 3] Of correction branches."""
-    chance: Floats
-    """[..., 4] Of use, that of the continuation last; of whatever may not run it is 0."""
-    used: Ints
-    """[...] Which of the four would be used, or -1."""
-    bonus: Bools
-    """[sizes, rows] Whether a continuation from this row has its first token right."""
-
-
-def plays_of(rounds: Rounds, policy: Joint) -> Plays:
-    """Everything that follows from a row alone."""
-    sizes = policy.fitted.candidates
-    bonus = np.stack([rounds.drafts["continuation", size].match & np.uint32(1) != 0 for size in sizes])
-    parts = [[_play(rounds, policy, size, source) for source in (SEEDED, CONTINUED)] for size in sizes]
-    # a right correction is drafted from the true prefix, as any seeded draft
-
-    def of(part: int) -> NDArray[Any]:
-        return np.stack([np.stack([seeded[part], seeded[part], continued[part]]) for seeded, continued in parts])
-
-    return Plays(of(0), of(1), of(2), of(3), of(4), bonus)
-
-
-def _play(rounds: Rounds, policy: Joint, size: int, source: int) -> tuple[Ints, Ints, Ints, Floats, Ints]:
-    match, second, margin = draft_of(rounds, Overlap(size), source)
-    position, left, cached = places(rounds)
-    accepted = matched_lens(match) + 1
-    emitted = np.minimum(accepted, left)
-    found = branches_of(policy.chances, margin)
-    right = (second >> np.minimum(accepted - 1, 31).astype(np.uint32)) & np.uint32(1) != 0
-    hit = (found.position == accepted[:, None]) & (right & (accepted < size))[:, None]
-    # a branch runs only where its own round could: neither behind the output limit nor outside the context
-    starts = np.concatenate([found.position, np.full((len(match), 1), size)], axis=1)
-    limit, room = rounds.max_output_tokens - position, rounds.max_context - cached
-    chance = found.chance * ((starts < limit[:, None]) & (starts + size <= room[:, None]))
-    used = np.where(hit.any(axis=1), hit.argmax(axis=1), -1)
-    used = np.where(emitted < left, np.where(accepted == size, MOST_CORRECTIONS, used), -1)
-    return accepted, emitted, found.position, chance, used
-
-
-class JointSteps:
-    """Every forward carries each running request's next need, branches and block sizes by the policy."""
-
-    def __init__(self, rounds: Rounds, costs: CostModel, policy: Joint) -> None:
-        self.rounds, self.costs, self.policy = rounds, costs, policy
+    def __init__(self, policy: Joint, costs: CostModel) -> None:
+        self.policy, self.costs = policy, costs
         self.sizes = np.array(policy.fitted.candidates)
-        ready = policy.prepared
-        self.plays = ready[1] if ready is not None and ready[0] is rounds else plays_of(rounds, policy)
         self.allowed = np.array([i < policy.corrections for i in range(MOST_CORRECTIONS)] + [policy.continuation])
-        self.num_rows = len(rounds.finished)
-        self.rows: Ints | None = None
-        self.outcomes: list[int] | None = []
         names = [ALL, *(stratum(size, full) for size in policy.fitted.candidates for full in (False, True))]
         tables = [policy.fitted.values.get(name, policy.fitted.values[ALL]) for name in names]
         self.values = np.array([[table[size] for size in policy.fitted.candidates] for table in tables])
@@ -139,40 +89,9 @@ class JointSteps:
         for i, size in enumerate(policy.fitted.candidates):
             self.place[size] = 2 * i + 1, 2 * i + 2
         self._prices: dict[int, tuple[float, float, float]] = {}
-        nothing = np.zeros(0, np.int64)
-        self._entry = self._next = self._drafting = self._draft_size = self._sizes = nothing
-        self._taken = np.zeros((0, 4), bool)
 
-    def start(self, running: Running, step: int) -> Work:
-        """Drafts for those that hold none, and the round of everyone else with the branches that pay."""
-        at, held, count = running.at, running.held, len(running.at)
-        room = self._room(running)
-        plain = room < self.sizes[0]
-        holds = (held >= 0) & (held % self.num_rows == at) & (self._size_of(held) <= room)
-        drafts = ~holds & ~plain
-        value = self._value(running)
-        self._drafting = np.flatnonzero(drafts)
-        self._draft_size = self._first_size(value[self._drafting], count, room[self._drafting])
-        emitting = np.flatnonzero(~drafts)
-        self.rows = emitting if len(self._drafting) else None
-        self._entry = np.where(plain, -1, held)[emitting]
-        self._sizes = np.where(self._entry < 0, AR, self._size_of(self._entry))
-        self._plan(value[emitting], count)
-        return self._work(count, running.context_tokens)
-
-    def _room(self, running: Running) -> Ints:
-        largest = running.largest
-        return np.full(len(running.at), self.sizes[-1]) if largest is None else largest
-
-    def _size_of(self, entry: Ints) -> Ints:
-        found: Ints = self.sizes[np.maximum(entry, 0) // (SOURCES * self.num_rows)]
-        return found
-
-    def _value(self, running: Running) -> Floats:
-        """[requests, sizes] Expected tokens of a round; clairvoyant: those of the round at hand."""
-        if self.policy.clairvoyant:
-            return self.plays.emitted[:, SEEDED, running.at].T.astype(np.float64)
-        seen = running.look()
+    def value(self, seen: Outcomes) -> Floats:
+        """[requests, sizes] Expected tokens of the next round at each block size."""
         if seen.entropy is None or seen.entropy_before is None:
             raise ValueError("the joint policy looks at entropies, and nobody keeps them")
         s = certainty(seen.entropy, seen.entropy_before)
@@ -192,92 +111,34 @@ class JointSteps:
             self._prices[count] = (self.policy.rho_at(count), fixed, slope)
         return self._prices[count]
 
-    def _first_size(self, value: Floats, count: int, room: Ints) -> Ints:
-        """The index of the block size of a fresh draft: a draft and a verify are to be paid."""
+    def first_size(self, value: Floats, count: int, room: Ints) -> Ints:
+        """The index of the block size of a fresh draft among ``count`` requests: draft and verify are to be paid."""
         rho, _, slope = self._price(count)
         net = np.where(self.sizes <= room[:, None], value - rho * slope * 2 * self.sizes, -np.inf)
         best: Ints = net.argmax(axis=1)
         return best
 
-    def _plan(self, value: Floats, count: int) -> None:
-        """Branches and the next block size of those that emit."""
-        size, source, row = self._unpacked(self._entry)
+    def plan(self, value: Floats, chance: Floats, count: int) -> tuple[Ints, Bools]:
+        """The index of the next block size of each that emits, and [requests, 4] which branches it gets.
+
+        ``chance`` is [requests, 4], of :func:`runnable`.
+        """
         rho, fixed, slope = self._price(count)
-        chance = self.plays.chance[size, source, row] * (self._entry >= 0)[:, None]
-        if self.policy.clairvoyant:
-            chance, value = self._known(size, source, row)
         chance = chance * self.allowed
         pays = chance[:, None, :] * (fixed + slope * self.sizes[:, None]) > slope * self.sizes[:, None]
         used = (chance[:, None, :] * pays).sum(axis=2)
         cost = slope * self.sizes * (pays.sum(axis=2) + 1) + (1 - used) * (fixed + slope * self.sizes)
-        self._next = (value - rho * cost).argmax(axis=1)
-        self._taken = pays[np.arange(len(row)), self._next]
+        chosen: Ints = (value - rho * cost).argmax(axis=1)
+        return chosen, pays[np.arange(len(chosen)), chosen]
 
-    def _known(self, size: Ints, source: Ints, row: Ints) -> tuple[Floats, Floats]:
-        """The same with what will be: 1 for the branch that is used, and the tokens of the round behind it."""
-        used = self.plays.used[size, source, row]
-        after = row + self.plays.emitted[size, source, row]
-        hit = np.arange(4) == used[:, None]
-        whole = self.plays.bonus[:, np.minimum(row + self.sizes[size] - 1, self.num_rows - 1)].any(axis=0)
-        hit[:, MOST_CORRECTIONS] &= whole
-        value = self.plays.emitted[:, SEEDED, np.minimum(after, self.num_rows - 1)].T
-        return hit.astype(np.float64), value.astype(np.float64)
 
-    def _unpacked(self, entry: Ints) -> tuple[Ints, Ints, Ints]:
-        entry = np.maximum(entry, 0)
-        return entry // (SOURCES * self.num_rows), entry // self.num_rows % SOURCES, entry % self.num_rows
+def runnable(chances: Chances, margin: NDArray[np.uint8], size: int, limit: Ints, room: Ints) -> tuple[Ints, Floats]:
+    """Branches of drafts at one block size: block positions of corrections [drafts, 3], chances of use [drafts, 4].
 
-    def _work(self, count: int, context: int) -> Work:
-        drafted = int(self.sizes[self._draft_size].sum())
-        verified = int(self._sizes.sum())
-        tokens = verified + int((self._taken.sum(axis=1) * self.sizes[self._next]).sum())
-        largest = int(self._sizes.max(initial=0))
-        kind = kind_of("rows", bool(len(self._drafting)), tokens, verified, largest)
-        curve = self.costs.curve((kind,), count, drafted + tokens)
-        seconds, outside = curve(context), not curve.covers(context)
-        if not tokens:
-            return Work(seconds, int(self.sizes[self._draft_size].max()), count, 0, context, drafted, 0, outside)
-        seconds += self.costs.host_s(len(self._sizes), verified)
-        return Work(seconds, largest, count, drafted + tokens, context, 0, 0, outside)
-
-    def finish(self, running: Running, step: int) -> tuple[list[int], list[int]]:
-        """Whoever drafted holds that draft now; everyone else emits, and may hold the draft of a branch."""
-        stride = SOURCES * self.num_rows
-        running.held[self._drafting] = self._draft_size * stride + SEEDED * self.num_rows + running.at[self._drafting]
-        if not len(self._sizes):
-            return [], []
-        size, source, row = self._unpacked(self._entry)
-        plain = self._entry < 0
-        accepted = np.where(plain, 1, self.plays.accept_len[size, source, row])
-        emitted = np.where(plain, 1, self.plays.emitted[size, source, row])
-        tokens = running.emit(emitted, accepted if running.resized else None, self._sizes, self.rows, step)
-        following, flags = self._outcome(size, source, row, emitted, accepted, plain)
-        running.held[slice(None) if self.rows is None else self.rows] = following
-        if self.outcomes is not None:
-            self.outcomes += flags.tolist()
-        return tokens, self._sizes.tolist()
-
-    def _outcome(
-        self, size: Ints, source: Ints, row: Ints, emitted: Ints, accepted: Ints, plain: Bools
-    ) -> tuple[Ints, Ints]:
-        """The drafts held afterwards, -1 for none, and what became of branches."""
-        lines = np.arange(len(row))
-        position = self.plays.position[size, source, row]
-        located = ((position == accepted[:, None]) & self._taken[:, :MOST_CORRECTIONS]).any(axis=1) & ~plain
-        whole = (accepted == self.sizes[size]) & self._taken[:, MOST_CORRECTIONS] & (emitted == accepted) & ~plain
-        used = self.plays.used[size, source, row]
-        corrected = located & (used >= 0) & (used < MOST_CORRECTIONS)
-        corrected &= self._taken[lines, np.maximum(used, 0)]
-        after = np.minimum(row + emitted, self.num_rows - 1)
-        continued = whole & (used == MOST_CORRECTIONS) & self.plays.bonus[self._next, np.maximum(after - 1, 0)]
-        following = (self._next * SOURCES + np.where(continued, CONTINUED, CORRECTED)) * self.num_rows + after
-        flags = (
-            located * Outcome.CORRECTION_COVERED.value
-            + corrected * Outcome.CORRECTION_REUSED.value
-            + whole * Outcome.CONTINUATION_COVERED.value
-            + continued * Outcome.CONTINUATION_REUSED.value
-            + ((source == SEEDED) & ~plain) * Outcome.DRAFTED.value
-            + (accepted > emitted) * Outcome.CUT.value
-            + self._taken.any(axis=1) * Outcome.PREPARED.value
-        )
-        return np.where(corrected | continued, following, -1), flags
+    ``limit`` and ``room`` are as for :func:`recguide.sim.overlap.prepared`. Branches that start behind the output limit
+    or outside the context have no chance.
+    """
+    found = branches_of(chances, margin)
+    starts = np.concatenate([found.position, np.full((len(margin), 1), size)], axis=1)
+    runs = (starts < limit[:, None]) & (starts + size <= room[:, None])
+    return found.position, found.chance * runs

@@ -2,7 +2,8 @@
 
 from recguide.sim.batching import Batching
 from recguide.sim.costs import CostModel
-from recguide.sim.joint import Joint, JointSteps
+from recguide.sim.joint import Joint
+from recguide.sim.joint_steps import JointSteps
 from recguide.sim.oneforward import OneForward
 from recguide.sim.overlap import SEEDED, Overlap, overlap_tables
 from recguide.sim.policies import BlockPolicy
