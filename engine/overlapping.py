@@ -122,7 +122,7 @@ class OverlapWay:
             return draft_piece(need.live, need.size, need.size, mask_id, shift)
         if need.held is None:
             return verify_piece(need.live, AR, AR, mask_id)
-        return branched_piece(need.live, need.held, need.leaves, self._second(need.held), mask_id, shift)
+        return branched_piece(need.live, need.held, need.leaves, need.size, self._second(need.held), mask_id, shift)
 
     def _drafted(self, needs: Sequence[Need], size: int, found: Scores, starts: Ints) -> list[Change]:
         """Requests hold the drafts that they made."""

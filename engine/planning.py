@@ -85,17 +85,18 @@ def drafting(size: int, shift: int) -> Layout:
 
 
 @lru_cache(maxsize=4096)
-def verifying(size: int, leaves: tuple[int, ...] = (), shift: int = 0) -> Layout:
-    """A block, causally, with B scores, and behind it branches that leave it at these places, B scores each.
+def verifying(size: int, leaves: tuple[int, ...] = (), shift: int = 0, behind: int | None = None) -> Layout:
+    """A block, causally, with B scores, and behind it branches that leave it at these places.
 
-    A block of one token is an AR step.
+    Branches have ``behind`` tokens and as many scores each; None: B. A block of one token is an AR step.
     """
+    behind = behind or size
     scored, predicts = list(range(size)), list(range(1, size + 1))
-    for number, leave in enumerate(leaves, 1):
-        scored += [number * size + place for place in _places(size, shift)]
-        predicts += range(leave, leave + size)
-    gate = [False] * size + [True] * (size * len(leaves))
-    return _layout(rows(size, leaves), gate, scored, predicts)
+    for number, leave in enumerate(leaves):
+        scored += [size + number * behind + place for place in _places(behind, shift)]
+        predicts += range(leave, leave + behind)
+    gate = [False] * size + [True] * (behind * len(leaves))
+    return _layout(rows(size, leaves, branch_size=behind), gate, scored, predicts)
 
 
 @lru_cache(maxsize=64)
@@ -151,12 +152,14 @@ def verify_piece(live: Live, size: int, filled: int, mask_id: int) -> Piece:
     return Piece(live, live.cached, layout, _seeded(live, filled, mask_id))
 
 
-def branched_piece(live: Live, held: Held, leaves: tuple[int, ...], first: Ints, mask_id: int, shift: int) -> Piece:
-    """The draft that is held, and its branches: those below B start with their token in ``first``."""
+def branched_piece(
+    live: Live, held: Held, leaves: tuple[int, ...], behind: int, first: Ints, mask_id: int, shift: int
+) -> Piece:
+    """The draft that is held, and branches of ``behind`` tokens: those below B start with their token in ``first``."""
     size = len(held)
-    ids = np.full(size * (1 + len(leaves)), mask_id, np.int64)
+    ids = np.full(size + behind * len(leaves), mask_id, np.int64)
     ids[:size] = held.tokens
-    for number, leave in enumerate(leaves, 1):
+    for number, leave in enumerate(leaves):
         if leave < size:
-            ids[number * size] = first[leave]
-    return Piece(live, live.cached, verifying(size, leaves, shift), ids)
+            ids[size + number * behind] = first[leave]
+    return Piece(live, live.cached, verifying(size, leaves, shift, behind), ids)

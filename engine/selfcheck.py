@@ -79,7 +79,7 @@ def _piece(decoder: Decoder) -> Piece:
     nothing = np.zeros(SIZE, np.uint8)
     live = Live(0, [0], Wish(1), frozenset(), 1, tokens=[int(tokens[0])])
     held = Held(tokens, tokens, tokens, nothing, nothing, 0, 0)
-    piece = branched_piece(live, held, LEAVES, tokens, decoder.config.mask_id, decoder.config.draft_shift)
+    piece = branched_piece(live, held, LEAVES, SIZE, tokens, decoder.config.mask_id, decoder.config.draft_shift)
     return piece._replace(cached=0)
 
 

@@ -72,8 +72,15 @@ def draft(block_size: int) -> Tail:
     return branch(0, 0, block_size)
 
 
-def rows(block_size: int, leaves: Sequence[int], make: Callable[[int, int, int], Tail] = branch) -> Tail:
-    """A verifier row, and behind it a branch of ``block_size`` tokens for each place in ``leaves`` (section 5.1).
+def rows(
+    block_size: int,
+    leaves: Sequence[int],
+    make: Callable[[int, int, int], Tail] = branch,
+    branch_size: int | None = None,
+) -> Tail:
+    """A verifier row, and behind it a branch for each place in ``leaves`` (section 5.1).
+
+    Branches are of ``branch_size`` tokens; None: as many as the row has.
 
     Below ``block_size`` that is a correction, whose first token replaces the one at that place; at ``block_size`` it is
     the continuation, all masks. ``make`` is :func:`branch`, or :func:`copied_branch` where nothing is to be shared.
@@ -83,7 +90,7 @@ def rows(block_size: int, leaves: Sequence[int], make: Callable[[int, int, int],
     for place in leaves:
         if not 0 < place <= block_size:
             raise ValueError(f"branch at {place}: allowed: 1 to {block_size}")
-        tail += make(len(tail), place, block_size)
+        tail += make(len(tail), place, branch_size or block_size)
     return tail
 
 
