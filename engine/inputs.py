@@ -66,19 +66,23 @@ class Inputs:
 
     def __init__(self, shape: Shape, device: torch.device) -> None:
         self.shape = shape
-        sizes = {
-            **dict.fromkeys(("ids", "positions", "visible", "slots", "gate", "source"), shape.tokens),
-            **dict.fromkeys(("scored", "seeds", "about", "heat"), shape.scores),
-            "indptr": shape.requests + 1,
-            "prefix": shape.requests,
-            "table": shape.requests * shape.pages,
-        }
+        sizes = self.sizes(shape)
         starts = [0, *accumulate(-(-size // ALIGNMENT) * ALIGNMENT for size in sizes.values())]
         self._staged = torch.zeros(starts[-1], dtype=torch.int32, pin_memory=device.type == "cuda")
         self._sent = self._staged.to(device, copy=True)
         self.places = {name: slice(at, at + size) for (name, size), at in zip(sizes.items(), starts, strict=False)}
         self._whole: NDArray[np.int32] = self._staged.numpy()
         self._copied = torch.cuda.Event() if device.type == "cuda" else None
+
+    def sizes(self, shape: Shape) -> dict[str, int]:
+        """The parts of the array and how many integers each has."""
+        return {
+            **dict.fromkeys(("ids", "positions", "visible", "slots", "gate", "source"), shape.tokens),
+            **dict.fromkeys(("scored", "seeds", "about", "heat"), shape.scores),
+            "indptr": shape.requests + 1,
+            "prefix": shape.requests,
+            "table": shape.requests * shape.pages,
+        }
 
     def __getitem__(self, name: str) -> Tensor:
         """One part of what was sent, int32."""
