@@ -4,7 +4,11 @@ BIN := .venv/bin
 # without a GPU the plain build does, pinned so that a wheel already at hand is taken
 TORCH ?= $(if $(shell command -v nvidia-smi),torch,torch==2.13.0)
 
-.PHONY: demo test lint clean
+# SGLang has requirements of its own, and so an environment; its processes find what stands in for GPU code on this path
+SGLANG := .venv-sglang/bin
+SGLANG_ENV := PYTHONPATH=$(CURDIR)/tests/sglang_cpu SGLANG_USE_CPU_ENGINE=1 TOKENIZERS_PARALLELISM=false OMP_NUM_THREADS=1
+
+.PHONY: demo test test-sglang lint clean
 
 demo: .venv/demo.stamp
 	$(BIN)/recguide sweep --trace smollm2-135m --profile smollm2-135m-h200 --num-prompts 512 --output-dir results/demo
@@ -12,6 +16,10 @@ demo: .venv/demo.stamp
 # a process a core; the tests of a file share what they set up
 test: lint
 	$(BIN)/pytest -n auto --dist loadfile
+
+# SGLang warns of much that is not ours
+test-sglang: .venv-sglang/test.stamp
+	$(SGLANG_ENV) $(SGLANG)/pytest -W ignore tests/engine/test_sglang_*.py
 
 lint: .venv/test.stamp
 	$(BIN)/ruff check
@@ -27,13 +35,19 @@ lint: .venv/test.stamp
 	$(BIN)/pip install --quiet -e '.[engine,serve,dev]'
 	touch $@
 
-.venv/bin/pip:
+.venv-sglang/test.stamp: pyproject.toml tests/sglang_cpu/requirements.txt | .venv-sglang/bin/pip
+	$(SGLANG)/pip install --quiet -r tests/sglang_cpu/requirements.txt
+	$(SGLANG)/pip install --quiet --no-deps sglang==0.5.17
+	$(SGLANG)/pip install --quiet -e '.[engine]'
+	touch $@
+
+.venv/bin/pip .venv-sglang/bin/pip:
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' \
 		|| { echo "$(PYTHON) is older than 3.11 or missing: apt install python3, or make PYTHON=python3.12" >&2; exit 1; }
 	@$(PYTHON) -c 'import ensurepip, venv' 2>/dev/null \
 		|| { echo "$(PYTHON) cannot make a virtual environment: apt install python3-venv" >&2; exit 1; }
-	$(PYTHON) -m venv .venv
+	$(PYTHON) -m venv $(@:/bin/pip=)
 
 clean:
-	rm -rf .venv results build dist .mypy_cache .pytest_cache .ruff_cache .hypothesis .package/*.egg-info
+	rm -rf .venv .venv-sglang results build dist .mypy_cache .pytest_cache .ruff_cache .hypothesis .package/*.egg-info
 	find . -name __pycache__ -type d -not -path './.git/*' -prune -exec rm -rf {} +
