@@ -7,6 +7,7 @@ from dataclasses import asdict, dataclass, field
 from datetime import UTC, datetime
 from typing import Any
 
+import numpy as np
 import typer
 
 from recguide.engine.bench_load import BenchLoad, load_of
@@ -176,19 +177,22 @@ def _counts(bench: Bench) -> dict[str, Any]:
 
 
 def _times(bench: Bench, run: Replay) -> dict[str, Any]:
-    """Where the time of rounds went: forwards by the device's clock, and the rest."""
+    """Where the time of rounds went: forwards by the device's clock, the host's own work, and neither."""
     log, rounds = bench.engine.log, run.steps["block_size"] != PREFILL_STEP
-    seconds, forwards = run.steps["seconds"], [*log.forward_s]
-    round_s = float(seconds[rounds].sum())
-    forward_s = float(sum(spent for spent, is_round in zip(forwards, rounds.tolist(), strict=True) if is_round))
-    count = int(rounds.sum())
+    seconds, count = run.steps["seconds"], int(rounds.sum())
+    round_s, forward_s, waited_s = (
+        float(np.array(spent)[rounds].sum()) for spent in (seconds, log.forward_s, log.waited_s)
+    )
+    host_s, idle_s = round_s - waited_s, round_s - forward_s
     return {
         "prefill_s": float(seconds[~rounds].sum()),
         "round_s": round_s,
         "draft_s": sum(log.draft_s),
         "forward_s": forward_s,
-        "host_s": round_s - forward_s,
-        "mean_host_ms": (round_s - forward_s) / count * 1e3 if count else None,
+        "host_s": host_s,
+        "idle_s": idle_s,
+        "mean_host_ms": host_s / count * 1e3 if count else None,
+        "mean_idle_ms": idle_s / count * 1e3 if count else None,
         "between_steps_s": float(run.steps["start_s"][-1] + seconds[-1] - seconds.sum()) if len(seconds) else None,
     }
 

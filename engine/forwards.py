@@ -1,9 +1,10 @@
 """One forward over what several requests bring, padding-free, over paged keys (paper, section 5.3).
 
 On a GPU a shape that comes back is captured as a CUDA graph, which reads everything from one array. What a forward
-found stays on the device until `read` asks for it: a verify takes the tokens of its draft from there.
+found stays on the device until `Forwards.read` asks for it: a verify takes the tokens of its draft from there.
 """
 
+import time
 from collections import Counter
 from collections.abc import Sequence
 
@@ -16,7 +17,7 @@ from torch.nn import functional as F  # noqa: N812
 from recguide.engine.clocks import Stopwatch
 from recguide.engine.fused import fused_hidden
 from recguide.engine.graphs import recorded
-from recguide.engine.inputs import Fill, Inputs, Shape, shape_of
+from recguide.engine.inputs import Fill, Inputs, Shape, power_of_2, shape_of
 from recguide.engine.model import Decoder, Draft
 from recguide.engine.pages import PagedCache
 from recguide.engine.planning import Piece
@@ -36,8 +37,8 @@ CAPTURE_AFTER = 2
 """Forwards of a shape that run without a graph before it gets one."""
 MAX_CAPTURED = 4096
 """Tokens of the largest forward that gets one; what is larger keeps the GPU busy by itself."""
-MOST_TOKENS = 2**20
-FIRST_SCORES = 1024
+FIRST_SCORES = 2 * MAX_CAPTURED
+"""Scores that there is room for from the start: more than any forward with a graph has."""
 
 
 class Forwards:
@@ -60,13 +61,16 @@ class Forwards:
         self.graphs = graphs and self.cuda
         self.rounded = self.cuda if rounded is None else rounded
         self.most_pages = most_pages
+        self.capture_after = CAPTURE_AFTER
         self.barred = barred_ids(decoder.config.mask_id, decoder.config.eos_ids, self.device)
         self.watch = Stopwatch(self.device)
         """Seconds of forwards by the device's clock."""
+        self._waited_s = 0.0
         self._results: dict[bool, Tensor] = {}
         """[6, scores] By whether the forward takes tokens of the one before it: outside of what graphs use again."""
         self._inputs: dict[Shape, Inputs] = {}
-        self._plans: dict[tuple[int, Tile], RowPlan] = {}
+        self._plans: dict[tuple[int, int, Tile], RowPlan] = {}
+        self._parts: dict[Tile, tuple[Tensor, Tensor]] = {}
         self._scratch: dict[int, Scratch] = {}
         self._captured: dict[Shape, torch.cuda.CUDAGraph] = {}
         self._seen: Counter[Shape] = Counter()
@@ -87,6 +91,27 @@ class Forwards:
         self.watch.run(lambda: self._launch(inputs, graph))
         return result[:, : exact.scores]
 
+    def read(self, *statistics: Tensor) -> Scores:
+        """Fetch what forwards found, one below the other, which waits for the device."""
+        whole = statistics[0] if len(statistics) == 1 else torch.cat(statistics, 1)
+        started = time.perf_counter()
+        if self.cuda and not whole.numel():
+            # nothing is fetched, and yet whoever asks for times counts on the device having finished
+            torch.cuda.synchronize(self.device)
+        first, second, second_no_eos, p1, margin, entropy = whole.cpu().numpy().copy()
+        self._waited_s += time.perf_counter() - started
+        ids = first.astype(np.int64), second.astype(np.int64), second_no_eos.astype(np.int64)
+        return Scores(*ids, _steps(margin), _steps(p1), entropy)
+
+    def spent(self) -> tuple[float, float]:
+        """Seconds of forwards, and those that the host waited for them, since the last asking; after a ``read``.
+
+        On a CPU the host does the forwards itself, which is waiting for them.
+        """
+        forward_s, waited_s = self.watch.take(), self._waited_s
+        self._waited_s = 0.0
+        return forward_s, waited_s if self.watch.on_gpu else forward_s
+
     def inputs(self, shape: Shape) -> Inputs:
         """The array that forwards of a shape read."""
         if shape not in self._inputs:
@@ -99,11 +124,15 @@ class Forwards:
     def _result(self, shape: Shape) -> Tensor:
         held = self._results.get(shape.filled)
         if held is None or held.shape[1] < shape.scores:
-            # graphs know where the old one lies
-            self._captured.clear()
+            self._forget_graphs()
             size = max(shape.scores, 2 * held.shape[1] if held is not None else FIRST_SCORES)
             self._results[shape.filled] = torch.zeros(len(LogitStatistics._fields), size, device=self.device)
         return self._results[shape.filled]
+
+    def _forget_graphs(self) -> None:
+        """Graphs know where results lie. Memory whose graphs are all gone takes no more of them."""
+        self._captured.clear()
+        self._memory = torch.cuda.graph_pool_handle() if self.graphs else None
 
     def _launch(self, inputs: Inputs, graph: bool) -> None:
         shape = inputs.shape
@@ -113,14 +142,13 @@ class Forwards:
         if shape not in self._captured:
             self._seen[shape] += 1
             self._compute(inputs)
-            if self._seen[shape] >= CAPTURE_AFTER:
+            if self._seen[shape] >= self.capture_after:
                 self._captured[shape] = self._capture(inputs)
             return
         self._captured[shape].replay()
 
     def _capture(self, inputs: Inputs) -> torch.cuda.CUDAGraph:
         """A graph of what has just run, so that all kernels are there."""
-        torch.cuda.synchronize(self.device)
         return recorded(lambda: self._compute(inputs), self._memory)
 
     def _compute(self, inputs: Inputs) -> None:
@@ -162,22 +190,22 @@ class Forwards:
         plan.update(rows)
 
         def attention(layer: int, q: Tensor) -> Tensor:
-            # tokens that fill the shape up get no attention: what they hold must be a number
-            out = torch.zeros_like(q[0])
-            row_attention(q[0], cache.keys[layer], cache.values[layer], rows, plan, out=out)
-            return out.flatten(1)[None]
+            # tokens that fill the shape up get no attention, and whatever they hold is nobody's
+            return row_attention(q[0], cache.keys[layer], cache.values[layer], rows, plan).flatten(1)[None]
 
         return fused_hidden(self.decoder, ids, positions, slots, (cache.keys, cache.values), attention, draft)
 
     def _plan(self, shape: Shape) -> RowPlan:
-        """A plan for such forwards; it is large, so those that are planned alike share one."""
+        """A plan for such forwards. Results in parts are large, and plans of the same tile share theirs."""
         config = self.decoder.config
         heads = (config.num_heads, config.num_kv_heads)
         group = config.num_heads // config.num_kv_heads
         tile = tile_for(-(-shape.tokens // shape.requests) * group, config.head_dim, self.decoder.dtype)
-        key = shape.requests, tile
+        key = shape.requests, power_of_2(shape.tokens), tile
         if key not in self._plans:
-            self._plans[key] = RowPlan(shape.requests, MOST_TOKENS, heads, config.head_dim, self.device, tile)
+            plan = RowPlan(*key[:2], heads, config.head_dim, self.device, tile)
+            plan.partial, plan.partial_lse = self._parts.setdefault(tile, (plan.partial, plan.partial_lse))
+            self._plans[key] = plan
         return self._plans[key]
 
     def _statistics(self, hidden: Tensor, inputs: Inputs) -> Tensor:
@@ -197,17 +225,6 @@ class Forwards:
         if count not in self._scratch:
             self._scratch[count] = scratch_for(count, logits.shape[1], self.device)
         return logit_statistics(logits, self.barred, self._scratch[count])
-
-
-def read(*statistics: Tensor) -> Scores:
-    """Fetch what forwards found, one below the other, which waits for the device."""
-    whole = statistics[0] if len(statistics) == 1 else torch.cat(statistics, 1)
-    if whole.is_cuda and not whole.numel():
-        # nothing is fetched, and yet whoever asks for times counts on the device having finished
-        torch.cuda.synchronize(whole.device)
-    first, second, second_no_eos, p1, margin, entropy = whole.cpu().numpy().copy()
-    ids = first.astype(np.int64), second.astype(np.int64), second_no_eos.astype(np.int64)
-    return Scores(*ids, _steps(margin), _steps(p1), entropy)
 
 
 def _steps(share: NDArray[np.float32]) -> NDArray[np.uint8]:

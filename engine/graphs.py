@@ -1,6 +1,8 @@
 """Work recorded as CUDA graphs."""
 
+import gc
 from collections.abc import Callable
+from functools import lru_cache
 from typing import TYPE_CHECKING
 
 import torch
@@ -25,8 +27,28 @@ def run_aside(work: Callable[[], object]) -> None:
 
 
 def recorded(work: Callable[[], object], memory: "_POOL_HANDLE | None" = None) -> torch.cuda.CUDAGraph:
-    """``work``, all of whose kernels have run before, as a graph."""
-    graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph, pool=memory):
-        work()
+    """``work``, all of whose kernels have run before, as a graph.
+
+    Unlike ``torch.cuda.graph`` it neither collects garbage nor gives cached memory back, which took longer than the
+    recording itself. Garbage waits for its end: what is freed meanwhile may be what no recording permits.
+    """
+    graph, collecting = torch.cuda.CUDAGraph(), gc.isenabled()
+    torch.cuda.synchronize()
+    gc.disable()
+    try:
+        with torch.cuda.stream(_recording_stream(torch.cuda.current_device())):
+            graph.capture_begin(pool=memory)
+            try:
+                work()
+            finally:
+                graph.capture_end()
+    finally:
+        if collecting:
+            gc.enable()
     return graph
+
+
+@lru_cache(maxsize=8)
+def _recording_stream(device: int) -> torch.cuda.Stream:
+    """One for all recordings: matrix products set memory aside for every stream."""
+    return torch.cuda.Stream(device)

@@ -10,7 +10,6 @@ from dataclasses import dataclass
 import numpy as np
 
 from recguide.engine.clocks import Stopwatch
-from recguide.engine.forwards import read
 from recguide.engine.inputs import Fill
 from recguide.engine.outcomes import Change, accepted, outcome_of
 from recguide.engine.planning import Piece, draft_piece, verify_piece
@@ -84,7 +83,7 @@ class LinearWay:
             statistics.append(forwards.run(verifies, _fill(verifies, blocks.sizes)))
         else:
             statistics.append(forwards.run(verifies))
-        return self._changes(blocks, read(*statistics))
+        return self._changes(blocks, forwards.read(*statistics))
 
     def _changes(self, blocks: Blocks, found: Scores) -> list[Change]:
         """What the scores of all drafts, and behind them of all verifies, come to."""

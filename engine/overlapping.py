@@ -9,7 +9,6 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from recguide.engine.forwards import read
 from recguide.engine.outcomes import Change, accepted, outcome_of
 from recguide.engine.planning import Piece, branched_piece, draft_piece, verify_piece
 from recguide.engine.requests import Held, Live, room_for
@@ -99,7 +98,7 @@ class OverlapWay:
         """Everyone's need in one forward."""
         needs: list[Need] = planned.what
         pieces = [self._piece(need) for need in needs]
-        found = read(self.setup.forwards.run(pieces))
+        found = self.setup.forwards.read(self.setup.forwards.run(pieces))
         counts = np.array([len(piece.layout.scored) for piece in pieces])
         starts = np.cumsum(counts) - counts
         broken = np.minimum.reduceat(found.first, starts) < 0

@@ -2,7 +2,6 @@
 
 from collections.abc import Sequence
 
-from recguide.engine.forwards import read
 from recguide.engine.outcomes import Change
 from recguide.engine.planning import PIECE, Piece, prompt_piece
 from recguide.engine.requests import Live
@@ -33,7 +32,7 @@ class Prefills:
         return prompt_piece(live, done, count, masks, self.setup.mask_id, self.setup.shift)
 
     def _changes(self, pieces: Sequence[Piece]) -> list[Change]:
-        found, at, changes = read(self.setup.forwards.run(pieces, graph=False)), 0, []
+        found, at, changes = self.setup.forwards.read(self.setup.forwards.run(pieces, graph=False)), 0, []
         for piece in pieces:
             count = len(piece.layout.scored)
             if count:

@@ -5,7 +5,6 @@ from dataclasses import replace
 
 import numpy as np
 
-from recguide.engine.forwards import read
 from recguide.engine.outcomes import Change, accepted, outcome_of
 from recguide.engine.planning import Piece, verify_piece, verifying_all
 from recguide.engine.requests import Held, Live
@@ -48,7 +47,7 @@ class QuadraticWay:
         """Everyone's round in one forward."""
         rounds: list[tuple[Live, int]] = planned.what
         pieces = [self._piece(live, size) for live, size in rounds]
-        found = read(self.setup.forwards.run(pieces))
+        found = self.setup.forwards.read(self.setup.forwards.run(pieces))
         counts = np.array([len(piece.layout.scored) for piece in pieces])
         starts, sizes = np.cumsum(counts) - counts, np.array([size for _, size in rounds])
         changes: list[Change | None] = [None] * len(rounds)

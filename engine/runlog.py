@@ -13,6 +13,9 @@ from recguide.sim.arrivals import Arrival
 from recguide.sim.log import PREFILL_STEP, Log, Replay, Step
 from recguide.sim.steps import Work
 
+Spent = tuple[float, float, float]
+"""Seconds of a step's draft, of all its forwards, and those that the host waited for them."""
+
 
 @dataclass(slots=True)
 class Totals:
@@ -44,7 +47,9 @@ class RunLog:
         self.draft_s: list[float] = []
         """Of each step, the seconds of its draft forward."""
         self.forward_s: list[float] = []
-        """Of each step, the seconds of all its forwards by the device's clock; the rest is the host's."""
+        """Of each step, the seconds of all its forwards by the device's clock."""
+        self.waited_s: list[float] = []
+        """Of each step, the seconds in which the host waited for the device; the rest is its own work."""
         self.outcomes: list[int] = []
         """``Outcome`` flags of each emission; 0 for a prefill's."""
 
@@ -62,8 +67,8 @@ class RunLog:
             for live in lives:
                 self.log.start(live.number, now)
 
-    def step(self, step: Step, device: tuple[float, float], pages: int | None, changes: Sequence[Change]) -> None:
-        """A step ended, and this is what changed; ``device`` has the seconds of its draft and of all its forwards."""
+    def step(self, step: Step, device: Spent, pages: int | None, changes: Sequence[Change]) -> None:
+        """A step ended, and this is what changed."""
         emitting = [change for change in changes if change.tokens]
         totals = self.totals
         totals.steps += 1
@@ -75,12 +80,10 @@ class RunLog:
         if self.log is not None:
             self._keep(self.log, step, device, pages, emitting)
 
-    def _keep(
-        self, log: Log, step: Step, device: tuple[float, float], pages: int | None, emitting: Sequence[Change]
-    ) -> None:
+    def _keep(self, log: Log, step: Step, device: Spent, pages: int | None, emitting: Sequence[Change]) -> None:
         log.add_step(step)
-        self.draft_s.append(device[0])
-        self.forward_s.append(device[1])
+        for times, spent in zip((self.draft_s, self.forward_s, self.waited_s), device, strict=True):
+            times.append(spent)
         if pages is not None:
             log.add_pages(pages)
         numbers, sizes = [change.live.number for change in emitting], [change.block_size for change in emitting]

@@ -150,7 +150,7 @@ class Engine:
             changes, work, draft_s = self._prefill(parts, started)
         else:
             changes, work, draft_s, pages = self._round(started)
-        device = draft_s, self.forwards.watch.take()
+        device = (draft_s, *self.forwards.spent())
         self.log.step(Step(started, in_flight, *work), device, pages, changes)
         for live in self.scheduler.settle():
             self.log.finish(live, started + work.seconds)
@@ -192,15 +192,15 @@ class Engine:
 
         Nothing is served by it, and nothing is in the log. Without it a graph is made when its shape comes back.
         """
-        count = 0
+        count, self.forwards.capture_after = 0, 1
         nobody = Live(0, [0, 0], Wish(MANY), frozenset(), MANY, tokens=[0])
         for requests in counts:
             for planned in self.way.rehearse([nobody] * requests):
-                for _ in range(CAPTURE_AFTER + 1):
-                    self.way.run(planned)
+                self.way.run(planned)
                 self.way.draft_seconds(planned, 0.0)
                 count += 1
-        self.forwards.watch.take()
+        self.forwards.spent()
+        self.forwards.capture_after = CAPTURE_AFTER
         return count
 
     def restart(self) -> None:
