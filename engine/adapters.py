@@ -123,10 +123,14 @@ def load_adapter(decoder: Decoder, path: Path, weights_sha256: str, merge: bool 
             f"{path}: made for {info.base_model} with weights {info.base_weights_sha256[:12]}, "
             f"but the loaded weights are {weights_sha256[:12]}"
         )
-    with safe_open(path, framework="pt") as file:
-        tensors = {key: file.get_tensor(key) for key in file.keys()}  # noqa: SIM118 - a safe_open is not iterable
-    attach(decoder, info, tensors, path, merge)
+    attach(decoder, info, read_tensors(path), path, merge)
     return info
+
+
+def read_tensors(path: Path) -> dict[str, Tensor]:
+    """The tensors of an adapter file, as :func:`pack` makes them."""
+    with safe_open(path, framework="pt") as file:
+        return {key: file.get_tensor(key) for key in file.keys()}  # noqa: SIM118 - a safe_open is not iterable
 
 
 def attach(decoder: Decoder, info: AdapterInfo, tensors: Mapping[str, Tensor], path: Path, merge: bool = True) -> None:
@@ -139,13 +143,13 @@ def attach(decoder: Decoder, info: AdapterInfo, tensors: Mapping[str, Tensor], p
             decoder.mask_embedding = nn.Parameter(left.pop("mask_embedding").to(like))
             for name, linear in projections(decoder):
                 if info.shared_rank:
-                    a, b = _dequantise(left, f"shared.{name}")
+                    a, b = take_update(left, f"shared.{name}")
                     if merge:
                         linear.weight.add_((b @ a).to(linear.weight))
                     else:
                         linear.updates.append(LowRank(a.to(like), b.to(like), draft_only=False))
                 if info.draft_rank:
-                    a, b = _dequantise(left, f"draft.{name}")
+                    a, b = take_update(left, f"draft.{name}")
                     linear.updates.append(LowRank(a.to(like), b.to(like), draft_only=True))
     except (KeyError, RuntimeError) as error:
         raise InputError(f"{path}: does not fit {decoder.config.name}: {error}") from error
@@ -153,7 +157,8 @@ def attach(decoder: Decoder, info: AdapterInfo, tensors: Mapping[str, Tensor], p
         raise InputError(f"{path}: tensors left over: {sorted(left)[:4]}")
 
 
-def _dequantise(tensors: dict[str, Tensor], key: str) -> tuple[Tensor, Tensor]:
+def take_update(tensors: dict[str, Tensor], key: str) -> tuple[Tensor, Tensor]:
+    """An update out of the tensors of a file, in fp32; KeyError where it is not among them."""
     a = tensors.pop(f"{key}.a").float() * tensors.pop(f"{key}.a_scale")[:, None]
     b = tensors.pop(f"{key}.b").float() * tensors.pop(f"{key}.b_scale")[None, :]
     return a, b

@@ -27,10 +27,10 @@ HEADS_BY_PREFIX = {
 }
 """What the names of a backbone's weights start with, and what its output head is called beside them."""
 # a repack may have renamed the backbone and not the head, or the other way round
-_HEADS = {*HEADS_BY_PREFIX.values(), "language_model.diffusion_head.weight"}
+HEADS = {*HEADS_BY_PREFIX.values(), "language_model.diffusion_head.weight"}
 # parts of other jobs: seeing, and the scales of quantised key-value caches
-_OTHER_PARTS = {"vision_tower", "multi_modal_projector", "k_scale", "v_scale"}
-_RECOMPUTED = "rotary_emb.inv_freq"
+OTHER_PARTS = {"vision_tower", "multi_modal_projector", "k_scale", "v_scale"}
+RECOMPUTED = "rotary_emb.inv_freq"
 _DTYPES = (torch.float32, torch.bfloat16, torch.float16, torch.float64)
 
 
@@ -81,9 +81,9 @@ def _read_files(folder: Path) -> dict[tuple[Path, str], Tensor]:
         if lost := sorted(expected - tensors.keys()):
             raise InputError(f"{path}: {lost[0]}: not there, but the index says so ({len(lost)} such keys)")
         for key, tensor in tensors.items():
-            if _OTHER_PARTS.intersection(key.split(".")):
+            if OTHER_PARTS.intersection(key.split(".")):
                 others += 1
-            elif not key.endswith(_RECOMPUTED):
+            elif not key.endswith(RECOMPUTED):
                 stored[path, key] = tensor
     if others:
         logging.getLogger(__name__).warning("%s: %d tensors of vision parts or KV scales not used", folder, others)
@@ -124,7 +124,7 @@ def _prefix(folder: Path, keys: list[str]) -> str:
 
 
 def _name(key: str, prefix: str) -> str:
-    if key in _HEADS:
+    if key in HEADS:
         return HEAD
     # what does not start so gets a name that no weight has, and is left over
     return key.removeprefix(prefix) if key.startswith(prefix) else f"/{key}"

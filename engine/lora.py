@@ -9,7 +9,6 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-import torch
 from torch import Tensor
 
 from recguide.engine.checkpoints import HEADS_BY_PREFIX, read_tensors
@@ -49,21 +48,31 @@ def lora_rank(folder: Path) -> int:
 
 
 def load_lora(decoder: Decoder, folder: Path) -> None:
-    """Give every output projection its update, for draft tokens only, scaled by ``lora_alpha / r``.
+    """Give every output projection its update, for draft tokens only.
+
+    Nothing is attached before all has been read. Raises as :func:`read_lora` does.
+    """
+    layers = [layer for layer in decoder.layers if isinstance(layer, Layer)]
+    outputs, inputs = layers[0].out.weight.shape
+    for layer, sides in zip(layers, read_lora(folder, len(layers), inputs, outputs), strict=True):
+        a, b = (side.to(decoder.device) for side in sides)
+        layer.out.updates.append(LowRank(a, b, draft_only=True).requires_grad_(False))
+
+
+def read_lora(folder: Path, num_layers: int, inputs: int, outputs: int) -> list[tuple[Tensor, Tensor]]:
+    """Each layer's update, ``[rank, inputs]`` and ``[outputs, rank]``, the second scaled by ``lora_alpha / r``.
 
     Raises InputError with file and field, or file and key, for settings that ask for something else, and for tensors
     that are missing, left over, of another shape, or not finite.
     """
     rank, scale = _read_settings(folder / SETTINGS)
-    tensors = _by_layer(folder / WEIGHTS, len(decoder.layers))
-    updates = [
-        _update(folder / WEIGHTS, decoder, layer, [tensors[index, side] for side in "AB"], rank, scale)
-        for index, layer in enumerate(decoder.layers)
-    ]
-    # nothing is attached before all has been read
-    for layer, update in zip(decoder.layers, updates, strict=True):
-        assert isinstance(layer, Layer)
-        layer.out.updates.append(update)
+    tensors, shapes = _by_layer(folder / WEIGHTS, num_layers), {"A": [rank, inputs], "B": [outputs, rank]}
+    for (_, side), (key, tensor) in tensors.items():
+        if list(tensor.shape) != shapes[side]:
+            raise InputError(f"{folder / WEIGHTS}: {key}: shape {list(tensor.shape)}, expected {shapes[side]}")
+        if not tensor.isfinite().all():
+            raise InputError(f"{folder / WEIGHTS}: {key}: holds NaN or infinity")
+    return [(tensors[index, "A"][1], tensors[index, "B"][1] * scale) for index in range(num_layers)]
 
 
 def _read_settings(path: Path) -> tuple[int, float]:
@@ -99,17 +108,3 @@ def _names(index: int, side: str) -> list[str]:
     return [
         f"base_model.model.{prefix}{middle}{kind}.weight" for prefix in HEADS_BY_PREFIX for kind in ("", ".default")
     ]
-
-
-def _update(
-    path: Path, decoder: Decoder, layer: torch.nn.Module, sides: list[tuple[str, Tensor]], rank: int, scale: float
-) -> LowRank:
-    assert isinstance(layer, Layer)
-    outputs, inputs = layer.out.weight.shape
-    for (key, side), shape in zip(sides, ([rank, inputs], [outputs, rank]), strict=True):
-        if list(side.shape) != shape:
-            raise InputError(f"{path}: {key}: shape {list(side.shape)}, expected {shape}")
-        if not side.isfinite().all():
-            raise InputError(f"{path}: {key}: holds NaN or infinity")
-    a, b = (side.to(decoder.device) for _, side in sides)
-    return LowRank(a, b * scale, draft_only=True).requires_grad_(False)

@@ -1,0 +1,100 @@
+"""Draft adapters on SGLang's projections: low-rank updates for draft tokens alone, or for every token once merged.
+
+An update hangs on its projection as a forward hook, so that weights keep the names that SGLang loads them by. Under
+tensor parallelism each process has its share of an update, cut as the projection's own weight is.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+from sglang.srt.distributed import tensor_model_parallel_all_reduce
+from sglang.srt.layers.linear import LinearBase, RowParallelLinear
+from torch import Tensor, nn
+from torch.nn import functional as F  # noqa: N812
+
+from recguide.engine.sglang_inputs import BlockForward
+from recguide.traces.errors import InputError
+
+
+class Routing:
+    """Which tokens of the forward that runs are drafts: all, none, or bool ``[tokens, 1]``."""
+
+    def __init__(self) -> None:
+        self.gate: bool | Tensor = False
+
+    def follow(self, spec_info: object) -> None:
+        """Take it from a forward; those that are not the plugin's, prefill above all, have no drafts."""
+        if not isinstance(spec_info, BlockForward):
+            self.gate = False
+        elif spec_info.draft == "some":
+            self.gate = spec_info.gate[:, None]
+        else:
+            self.gate = spec_info.draft == "all"
+
+
+@dataclass(frozen=True, slots=True)
+class Cut:
+    """Which part of a projection's weight this process has: of its outputs, or of its inputs."""
+
+    parts: tuple[int, ...]
+    """Outputs of the whole weight, one number for each projection that it is fused from; empty where inputs are cut."""
+    rank: int
+    size: int
+
+    def outputs(self, whole: Tensor) -> Tensor:
+        """This process's rows of ``[outputs, ...]``."""
+        if self.size == 1 or not self.parts:
+            return whole
+        if any(part % self.size for part in self.parts):
+            raise InputError(f"--tp {self.size}: an adapter of {self.parts} outputs does not divide so")
+        return torch.cat([part.chunk(self.size)[self.rank] for part in whole.split(self.parts)])
+
+    def inputs(self, whole: Tensor) -> Tensor:
+        """This process's columns of ``[..., inputs]``."""
+        return whole if self.parts else whole.chunk(self.size, -1)[self.rank]
+
+
+class DraftUpdate(nn.Module):
+    """``b @ a`` of one projection, for draft tokens; computed in its own dtype, and added before the sum is rounded."""
+
+    def __init__(self, projection: LinearBase, rank: int, cut: Cut, routing: Routing, dtype: torch.dtype) -> None:
+        super().__init__()
+        self.cut, self.routing = cut, routing
+        inputs = projection.input_size // (1 if cut.parts else cut.size)
+        outputs = projection.output_size // (cut.size if cut.parts else 1)
+        self.a = nn.Parameter(torch.zeros(rank, inputs, dtype=dtype), requires_grad=False)
+        self.b = nn.Parameter(torch.zeros(outputs, rank, dtype=dtype), requires_grad=False)
+        projection.register_forward_hook(self._added)
+
+    def load(self, a: Tensor, b: Tensor) -> None:
+        """Take a whole update, ``[rank, inputs]`` and ``[outputs, rank]``."""
+        self.a.copy_(self.cut.inputs(a))
+        self.b.copy_(self.cut.outputs(b))
+
+    def _added(
+        self, projection: nn.Module, given: tuple[Tensor, ...], found: tuple[Tensor, Tensor | None]
+    ) -> tuple[Tensor, Tensor | None] | None:
+        gate = self.routing.gate
+        if gate is False:
+            return None
+        inner = F.linear(given[0].to(self.a.dtype), self.a)
+        if self.cut.size > 1 and not self.cut.parts:
+            inner = tensor_model_parallel_all_reduce(inner)
+        update = F.linear(inner, self.b)
+        if isinstance(gate, Tensor):
+            update = update * gate
+        return (found[0] + update).to(found[0].dtype), found[1]
+
+
+def merge(projection: LinearBase, cut: Cut, a: Tensor, b: Tensor) -> None:
+    """Add a whole update to a projection's weight, for every token."""
+    weight = getattr(projection, "weight", None)
+    if weight is None or not weight.is_floating_point() or weight.element_size() < 2:
+        raise InputError("quantization: the adapter has updates of every token, and merges them into plain weights")
+    weight.data.add_((cut.outputs(b) @ cut.inputs(a)).to(weight))
+
+
+def cut_of(projection: LinearBase, parts: Sequence[int], rank: int, size: int) -> Cut:
+    """How a projection is cut; ``parts`` are the outputs that it is fused from."""
+    return Cut(() if isinstance(projection, RowParallelLinear) else tuple(parts), rank, size)

@@ -1,0 +1,169 @@
+"""The models that SGLang runs for the plugin: its own Llama and Ministral 3, with our draft adapters on them.
+
+Without the plugin's algorithm they compute what SGLang's do. Loaded inside of SGLang's processes alone.
+"""
+
+from collections.abc import Iterable, Iterator
+from typing import TYPE_CHECKING
+
+import torch
+from sglang.srt.layers.linear import LinearBase
+from sglang.srt.models.llama import LlamaForCausalLM, LlamaModel
+from sglang.srt.models.ministral3 import Ministral3ForCausalLM, Ministral3Model
+from sglang.srt.models.registry import ModelRegistry
+from sglang.srt.runtime_context import get_parallel, get_server_args
+from torch import Tensor, nn
+
+from recguide.engine.checkpoints import HEAD, HEADS, HEADS_BY_PREFIX, OTHER_PARTS, RECOMPUTED
+from recguide.engine.sglang_adapters import Cut, DraftUpdate, Routing, cut_of, merge
+from recguide.engine.sglang_config import ARCHITECTURE, register_configs
+from recguide.engine.sglang_updates import AdapterPlan, adapter_plan
+
+if TYPE_CHECKING:
+    from sglang.srt.layers.quantization.base_config import QuantizationConfig
+    from sglang.srt.model_executor.forward_batch_info import ForwardBatch, PPProxyTensors
+    from transformers import PretrainedConfig
+
+ALGORITHM = "RECGUIDE"
+# where our projections are in a layer of SGLang's
+_PLACES = {
+    "qkv": "self_attn.qkv_proj",
+    "out": "self_attn.o_proj",
+    "gate_up": "mlp.gate_up_proj",
+    "down": "mlp.down_proj",
+}
+
+
+class Drafting(nn.Module):
+    """What is mixed into a decoder of SGLang's: routed updates, and an embedding of the mask token's own."""
+
+    plan: AdapterPlan | None = None
+
+    def adapt(self, plan: AdapterPlan, hidden_size: int) -> None:
+        """Make room for an adapter; its numbers come behind the weights."""
+        self.plan, self.routing = plan, Routing()
+        self.cuts = {name: self._cut(name) for name in self._names()}
+        updates = {name: self._update(name, rank) for name in self.cuts if (rank := self._rank(name))}
+        self.updates = nn.ModuleDict({name.replace(".", "_"): update for name, update in updates.items()})
+        self.mask_embedding: nn.Parameter | None = None
+        if plan.embeds_mask:
+            self.mask_embedding = nn.Parameter(torch.zeros(hidden_size), requires_grad=False)
+
+    def _names(self) -> list[str]:
+        return [f"layers.{index}.{name}" for index in range(self.start_layer, self.end_layer) for name in _PLACES]
+
+    def _rank(self, name: str) -> int:
+        assert self.plan is not None
+        return self.plan.draft_ranks.get(name.split(".")[2], 0)
+
+    def _update(self, name: str, rank: int) -> DraftUpdate:
+        assert self.plan is not None
+        dtype = self.plan.dtype or torch.get_default_dtype()
+        return DraftUpdate(self.projection(name), rank, self.cuts[name], self.routing, dtype)
+
+    def projection(self, name: str) -> LinearBase:
+        """SGLang's projection by our name, ``layers.<i>.<projection>``."""
+        _, index, kind = name.split(".")
+        return self.layers[int(index)].get_submodule(_PLACES[kind])
+
+    def _cut(self, name: str) -> Cut:
+        assert self.plan is not None
+        config, kind = self.plan.config, name.split(".")[2]
+        kv = config.num_kv_heads * config.head_dim
+        parts = (config.num_heads * config.head_dim, kv, kv) if kind == "qkv" else (config.intermediate_size,) * 2
+        parallel = get_parallel()
+        return cut_of(self.projection(name), parts, parallel.tp_rank, parallel.tp_size)
+
+    @torch.no_grad()
+    def load_adapter(self) -> None:
+        """Read the adapter: what acts on every token goes into the weights, which have just been loaded."""
+        if self.plan is None:
+            return
+        read = self.plan.read()
+        for name in self.cuts:
+            where = self.projection(name).weight if hasattr(self.projection(name), "weight") else self.mask_embedding
+            if name in read.shared:
+                merge(self.projection(name), self.cuts[name], *(side.to(where.device) for side in read.shared[name]))
+            if name in read.draft:
+                self.updates[name.replace(".", "_")].load(*read.draft[name])
+        if self.mask_embedding is not None:
+            self.mask_embedding.copy_(read.mask_embedding)
+
+    def forward(
+        self,
+        input_ids: Tensor,
+        positions: Tensor,
+        forward_batch: "ForwardBatch",
+        input_embeds: Tensor | None = None,
+        pp_proxy_tensors: "PPProxyTensors | None" = None,
+    ) -> Tensor:
+        """Hidden states ``[tokens, hidden]``, as SGLang's own, with the adapter on draft tokens."""
+        if self.plan is not None:
+            self.routing.follow(forward_batch.spec_info)
+            if self.mask_embedding is not None and input_embeds is None:
+                masks = (input_ids == self.plan.mask_id)[:, None]
+                input_embeds = torch.where(masks, self.mask_embedding, self.embed_tokens(input_ids))
+        hidden: Tensor = super().forward(input_ids, positions, forward_batch, input_embeds, pp_proxy_tensors)
+        return hidden
+
+
+class DraftingLlama(Drafting, LlamaModel):  # type: ignore[misc]
+    """Llama's decoder."""
+
+
+class DraftingMinistral3(Drafting, Ministral3Model):  # type: ignore[misc]
+    """Ministral 3's."""
+
+
+class SelfSpeculator(nn.Module):
+    """What is mixed into a model of SGLang's."""
+
+    mask_id: int
+    draft_shift: int
+    decoder: type[Drafting]
+
+    def _init_model(
+        self, config: "PretrainedConfig", quant_config: "QuantizationConfig | None" = None, prefix: str = ""
+    ) -> Drafting:
+        model = self.decoder(config=config, quant_config=quant_config, prefix=prefix)
+        args = get_server_args()
+        if args.speculative_algorithm == ALGORITHM:
+            plan = adapter_plan(args.model_path, args.speculative_draft_model_path)
+            self.mask_id, self.draft_shift = plan.mask_id, plan.draft_shift
+            model.adapt(plan, config.hidden_size)
+        return model
+
+    def load_weights(self, weights: Iterable[tuple[str, Tensor]]) -> None:
+        """Weights by any of the names that the family is stored under, then the adapter."""
+        super().load_weights(renamed(weights))
+        self.model.load_adapter()
+
+
+class LlamaSelfSpeculator(SelfSpeculator, LlamaForCausalLM):  # type: ignore[misc]
+    """Llama and what is built like it, SmolLM2 among them."""
+
+    decoder = DraftingLlama
+
+
+class Ministral3SelfSpeculator(SelfSpeculator, Ministral3ForCausalLM):  # type: ignore[misc]
+    """Ministral 3 and Nemotron-Labs-Diffusion."""
+
+    decoder = DraftingMinistral3
+
+
+def renamed(weights: Iterable[tuple[str, Tensor]]) -> Iterator[tuple[str, Tensor]]:
+    """Weights by Llama's names, parts of other jobs left out."""
+    prefixes = sorted(filter(None, HEADS_BY_PREFIX), key=len, reverse=True)
+    for name, tensor in weights:
+        if OTHER_PARTS.intersection(name.split(".")) or name.endswith(RECOMPUTED) or name.startswith("base_model."):
+            continue
+        prefix = next((prefix for prefix in prefixes if name.startswith(prefix)), "")
+        yield (HEAD if name in HEADS else f"model.{name.removeprefix(prefix)}"), tensor
+
+
+def register_models() -> None:
+    """Put them in the place of SGLang's; the family that it does not know is new."""
+    register_configs()
+    ModelRegistry.models["LlamaForCausalLM"] = LlamaSelfSpeculator
+    for name in (ARCHITECTURE, "Ministral3ForCausalLM"):
+        ModelRegistry.models[name] = Ministral3SelfSpeculator
