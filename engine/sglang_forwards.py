@@ -1,0 +1,145 @@
+"""Forwards through a model of SGLang over its KV pool, padding-free, by CUDA graph replay on a GPU.
+
+They are those of our own engine (`engine/forwards.py`) in everything but where hidden states come from: shapes, graphs,
+statistics and noise are the same, and so are all the ways that run on them.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, cast
+
+import torch
+from sglang.srt.model_executor.forward_batch_info import CaptureHiddenMode, ForwardBatch, ForwardMode
+from sglang.srt.model_executor.forward_context import ForwardContext, forward_context
+from torch import Tensor
+
+from recguide.engine.forwards import Forwards
+from recguide.engine.inputs import Inputs, Shape
+from recguide.engine.model import Decoder, Draft, ModelConfig
+from recguide.engine.pages import PagedCache
+from recguide.engine.requests import Live
+from recguide.engine.sampling import perturbed
+from recguide.engine.scores import Scores
+from recguide.engine.sglang_inputs import BlockForward, PooledInputs
+
+
+@dataclass(frozen=True, slots=True)
+class SglangBackbone:
+    """SGLang's model in the place of our own decoder."""
+
+    runner: Any
+    """SGLang's ``ModelRunner``."""
+    config: ModelConfig
+    gpus: int = 1
+    """That share each layer."""
+
+    @property
+    def device(self) -> torch.device:
+        """Where it runs."""
+        return self.head.device
+
+    @property
+    def dtype(self) -> torch.dtype:
+        """Of its weights."""
+        return self.head.dtype
+
+    @property
+    def head(self) -> Tensor:
+        """The output projection ``[vocabulary, hidden]``, or this GPU's part of it."""
+        weight: Tensor = self.runner.model.lm_head.weight
+        return weight if self.gpus > 1 else weight[: self.config.vocab_size]
+
+
+@dataclass(frozen=True, slots=True)
+class SglangPool:
+    """SGLang's pages in the place of our own cache."""
+
+    page_size: int
+
+
+class SglangForwards(Forwards):
+    """Runs forwards of SGLang's model; pieces are of requests that are ``SglangLive``."""
+
+    def __init__(self, backbone: SglangBackbone, page_size: int, graphs: bool) -> None:
+        self.runner, self.gpus = backbone.runner, backbone.gpus
+        self.req_to_token: Tensor = self.runner.req_to_token_pool.req_to_token
+        most_pages = self.req_to_token.shape[1] // page_size
+        stands_in = cast(Decoder, backbone), cast(PagedCache, SglangPool(page_size))
+        super().__init__(*stands_in, graphs, None, most_pages)
+
+    def inputs(self, shape: Shape) -> Inputs:
+        """The array that forwards of a shape read."""
+        if shape not in self._inputs:
+            if not self.rounded:
+                self._inputs.clear()
+            self._inputs[shape] = PooledInputs(shape, self.device, self.req_to_token, self.cache.page_size)
+        return self._inputs[shape]
+
+    def hidden(self, inputs: Inputs, draft: dict[str, Draft]) -> Tensor:
+        """Hidden states ``[1, tokens, hidden]`` of SGLang's model."""
+        assert isinstance(inputs, PooledInputs)
+        batch = self._batch(inputs)
+        backend = self.runner.attn_backend
+        with forward_context(ForwardContext(attn_backend=backend)):
+            backend.init_forward_metadata_in_graph(batch)
+            hidden: Tensor = self.runner.model.model(batch.input_ids, batch.positions, batch)
+        return hidden[None]
+
+    def _batch(self, inputs: PooledInputs) -> ForwardBatch:
+        """SGLang's description of the forward."""
+        positions = inputs["positions"].long()
+        told = BlockForward(inputs.rows, inputs["gate"].bool(), inputs.shape.draft, positions)
+        return ForwardBatch(
+            forward_mode=ForwardMode.TARGET_VERIFY,
+            batch_size=inputs.shape.requests,
+            input_ids=self._ids(inputs),
+            req_pool_indices=inputs["pool"],
+            seq_lens=inputs["prefix"],
+            out_cache_loc=inputs.slots,
+            seq_lens_sum=0,
+            positions=positions,
+            spec_info=told,
+            capture_hidden_mode=CaptureHiddenMode.NULL,
+        )
+
+    def _ids(self, inputs: Inputs) -> Tensor:
+        """The tokens: as they were sent, or the best ones of the forward before."""
+        ids = inputs["ids"].long()
+        if not inputs.shape.filled:
+            return ids
+        source = inputs["source"].long()
+        before = self._results[False][0, source.clamp(min=0)].long().clamp(min=0)
+        return torch.where(source >= 0, before, ids)
+
+    def _statistics(self, hidden: Tensor, inputs: Inputs) -> Tensor:
+        if self.gpus == 1:
+            return super()._statistics(hidden, inputs)
+        noise = None
+        if inputs.shape.sampled:
+            noise = inputs["heat"].view(torch.float32), inputs["seeds"].long(), inputs["about"].long()
+        return self._of_logits(self._gathered(hidden), noise)
+
+    def _gathered(self, hidden: Tensor) -> Tensor:
+        """Logits ``[scores, vocabulary]`` out of every GPU's part."""
+        from sglang.srt.distributed import tensor_model_parallel_all_gather
+
+        part = torch.nn.functional.linear(hidden, self.decoder.head)
+        whole: Tensor = tensor_model_parallel_all_gather(part)
+        return whole[:, : self.decoder.config.vocab_size].contiguous()
+
+    def _of_logits(self, logits: Tensor, noise: tuple[Tensor, Tensor, Tensor] | None) -> Tensor:
+        found = self._found(logits)
+        if noise is not None:
+            found = self._found(perturbed(logits.float(), *noise))._replace(entropy=found.entropy)
+        return torch.stack([column.float() for column in found])
+
+    @torch.no_grad()
+    def of_prefill(self, logits: Tensor, lives: Sequence[Live]) -> Scores:
+        """What the logits ``[requests, vocabulary]`` behind these requests' last known tokens say."""
+        noise = None
+        if any(live.wish.temperature > 0 for live in lives):
+            wishes = [live.wish for live in lives]
+            heat = torch.tensor([wish.temperature for wish in wishes], device=self.device)
+            numbers = [[wish.seed for wish in wishes], [live.known for live in lives]]
+            noise = (heat, *torch.tensor(numbers, device=self.device))
+        return self.read(self._of_logits(logits, noise))
