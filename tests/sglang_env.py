@@ -13,7 +13,7 @@ from typing import Any
 HERE = Path(__file__).with_name("sglang_cpu")
 TOY = HERE / "model"
 """Trained by `sglang_cpu/train_model.py`. Token 0 pads, 1 and 2 begin and end, 3 is the mask, and 64 symbols follow."""
-PRESENT = importlib.util.find_spec("sglang") is not None
+PRESENT = importlib.util.find_spec("sglang") is not None and importlib.util.find_spec("sgl_kernel") is not None
 ENGINE_ARGS: dict[str, Any] = {
     "model_path": str(TOY),
     "skip_tokenizer_init": True,

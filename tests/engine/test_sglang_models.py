@@ -1,0 +1,100 @@
+"""Models under SGLang: the same tokens as its own, drafts as our engine's, and adapters on draft tokens alone."""
+
+import json
+from pathlib import Path
+
+import pytest
+import torch
+from nld import SHAPE, reference, stored, write
+from safetensors.torch import load_file, save_file
+from sglang_env import PRESENT, TOY, prompts
+
+from recguide.engine.adapters import AdapterInfo, pack, projections, save_adapter
+from recguide.engine.loading import load_model
+from recguide.engine.lora import SETTINGS, WEIGHTS
+from recguide.engine.model import LowRank
+
+if not PRESENT:
+    pytest.skip("SGLang is not installed here: make test-sglang", allow_module_level=True)
+
+from sglang_runs import by_our_engine, under_recguide, under_sglang
+
+PROMPTS, COUNT, POLICY = prompts(6), 32, "fixed:8"
+
+
+@pytest.fixture(scope="module")
+def plain() -> list[list[int]]:
+    """What SGLang's own Llama says."""
+    return under_sglang(PROMPTS, COUNT).tokens
+
+
+@pytest.fixture(scope="module")
+def released(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The toy as Nemotron-Labs-Diffusion is released: its names, its config, and an adapter beside it."""
+    folder = tmp_path_factory.mktemp("released")
+    shape = json.loads((TOY / "config.json").read_text())
+    fields = {"model_type": "nemotron_labs_diffusion", "architectures": ["NemotronLabsDiffusionModel"]}
+    (folder / "config.json").write_text(json.dumps(shape | fields))
+    plain = load_file(TOY / "model.safetensors")
+    tensors = {name.replace("model.", "encoder."): tensor for name, tensor in plain.items()}
+    tensors["diffusion_head.weight"] = tensors.pop("lm_head.weight")
+    save_file(tensors, folder / "model.safetensors")
+    adapter = folder / "linear_spec_lora"
+    adapter.mkdir()
+    settings = {"peft_type": "LORA", "r": 4, "lora_alpha": 8, "target_modules": ["o_proj"]}
+    (adapter / SETTINGS).write_text(json.dumps(settings))
+    generator = torch.Generator().manual_seed(0)
+    save_file(
+        {
+            f"base_model.model.encoder.layers.{i}.self_attn.o_proj.lora_{side}.weight": 0.12
+            * torch.randn(size, generator=generator)
+            for i in range(2)
+            for side, size in (("A", (4, 128)), ("B", (96, 4)))
+        },
+        adapter / WEIGHTS,
+    )
+    return folder
+
+
+def test_a_released_adapter_changes_drafts_and_never_what_is_verified(plain: list[list[int]], released: Path) -> None:
+    found = under_recguide(PROMPTS, COUNT, POLICY, model_path=str(released))
+    assert found.tokens == plain
+    assert found.rounds == by_our_engine(released, PROMPTS, COUNT, POLICY, "linear_spec_lora").rounds
+    assert found.rounds != by_our_engine(released, PROMPTS, COUNT, POLICY).rounds
+
+
+def test_scaled_rotary_embeddings_and_queries_are_those_of_transformers(tmp_path: Path) -> None:
+    model, draw = reference(), torch.Generator().manual_seed(0)
+    folder = write(tmp_path / "nld", stored(model))
+    asked = [torch.randint(4, 100, (length,), generator=draw).tolist() for length in (3, 9, 20)]
+    wanted = [
+        model.generate(torch.tensor([prompt]), max_new_tokens=30, min_new_tokens=30, do_sample=False)[0, len(prompt) :]
+        for prompt in asked
+    ]
+    context = {"context_length": SHAPE["max_position_embeddings"]}
+    found = under_recguide(asked, 30, "fixed:4", model_path=str(folder), **context)
+    assert found.tokens == [each.tolist() for each in wanted]
+
+
+@pytest.fixture(scope="module")
+def adapter(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """An adapter of ours for the toy: updates of every token, updates of drafts, and a mask token."""
+    model = load_model(str(TOY), "cpu", torch.float32)
+    decoder, draw = model.decoder, torch.Generator().manual_seed(1)
+    for _, linear in projections(decoder):
+        outputs, inputs = linear.weight.shape
+        for draft_only, size in ((False, 0.06), (True, 0.04)):
+            sides = (size * torch.randn(shape, generator=draw) for shape in ((4, inputs), (outputs, 4)))
+            linear.updates.append(LowRank(*sides, draft_only))
+    decoder.mask_embedding = torch.nn.Parameter(decoder.embed_tokens[3] * 1.1)
+    path = tmp_path_factory.mktemp("adapter") / "toy.safetensors"
+    info = AdapterInfo(1, "toy", model.weights_sha256, 3, 0, 4, 4, {})
+    save_adapter(path, pack(decoder), info)
+    return path
+
+
+def test_an_adapter_of_ours_is_merged_and_routed(plain: list[list[int]], adapter: Path) -> None:
+    found = under_recguide(PROMPTS, COUNT, POLICY, speculative_draft_model_path=str(adapter))
+    ours = by_our_engine(TOY, PROMPTS, COUNT, POLICY, str(adapter))
+    assert (found.tokens, found.rounds) == (ours.tokens, ours.rounds)
+    assert found.tokens != plain

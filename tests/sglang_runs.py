@@ -1,0 +1,60 @@
+"""Runs of SGLang's engine on the CPU, and of our own on the same model."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import sglang
+from sglang_env import ENGINE_ARGS
+
+from recguide.engine.api import generate
+from recguide.engine.loading import open_model
+from recguide.engine.policyof import policy_of
+from recguide.engine.requests import Wish
+from recguide.engine.serving import Engine, EngineConfig
+from recguide.sim.batching import batching_named
+from recguide.sim.memory import Limits
+
+BLOCK_SIZES = (4, 8, 16, 32)
+
+
+@dataclass(frozen=True)
+class Outputs:
+    """Of each prompt."""
+
+    tokens: list[list[int]]
+    rounds: list[int]
+    """Verified; 0 throughout where nothing was drafted."""
+
+
+def under_sglang(prompts: Sequence[Sequence[int]], count: int, **arguments: Any) -> Outputs:
+    """Greedy outputs of ``count`` tokens."""
+    engine = sglang.Engine(**{**ENGINE_ARGS, **arguments})
+    try:
+        asked = {"temperature": 0, "max_new_tokens": count, "ignore_eos": True}
+        found = engine.generate(input_ids=[list(prompt) for prompt in prompts], sampling_params=asked)
+    finally:
+        engine.shutdown()
+    rounds = [answer["meta_info"].get("spec_verify_ct", 0) for answer in found]
+    return Outputs([answer["output_ids"] for answer in found], rounds)
+
+
+def under_recguide(prompts: Sequence[Sequence[int]], count: int, policy: str, **arguments: Any) -> Outputs:
+    """The same by our plugin."""
+    told = {"speculative_algorithm": "RECGUIDE", "speculative_adaptive_config": policy}
+    return under_sglang(prompts, count, **told, **arguments)
+
+
+def by_our_engine(
+    model: Path, prompts: Sequence[Sequence[int]], count: int, policy: str, adapter: str | None = None
+) -> Outputs:
+    """The same by the engine of `recguide serve`."""
+    loaded = open_model(str(model), adapter, "cpu", "fp32")
+    config = EngineConfig(BLOCK_SIZES, Limits(2048, None, 8, 16, 400), 200, batching_named("bucket"))
+    engine = Engine(loaded.decoder, policy_of(policy, BLOCK_SIZES, "toy", None), config)
+    answers = generate(engine, prompts, Wish(count, eos_ids=()))
+    run = engine.replay()
+    rounds = np.bincount(run.emission_request[run.emission_block_size > 1], minlength=len(prompts))
+    return Outputs([list(answer.tokens) for answer in answers], rounds.tolist())
