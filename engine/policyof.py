@@ -11,7 +11,7 @@ from recguide.sim.rounds import AR, Rounds
 from recguide.sim.slo import CLAIRVOYANT
 from recguide.traces.errors import InputError
 
-LOOK_AT_COSTS = ("adaptive", "adaptive-s", "regime", "goodput")
+LOOK_AT_COSTS = ("adaptive", "adaptive-s", "regime", "joint", "goodput")
 
 
 def policy_of(name: str, block_sizes: Sequence[int], model: str, costs: CostModel | None) -> Policy:

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator, Sequence
 
+from recguide.engine.jointly import JointWay
 from recguide.engine.linear import LinearWay
 from recguide.engine.outcomes import Change
 from recguide.engine.overlapping import OverlapWay
@@ -9,6 +10,8 @@ from recguide.engine.quadratic import QuadraticWay
 from recguide.engine.requests import Live
 from recguide.engine.ways import Planned, Setup, Way
 from recguide.sim.batching import Batching
+from recguide.sim.chances import MOST_CORRECTIONS
+from recguide.sim.joint import Decisions, Joint
 from recguide.sim.methods import Policy
 from recguide.sim.overlap import Overlap
 from recguide.sim.regime import Regime
@@ -66,9 +69,21 @@ def way_of(policy: Policy, setup: Setup, batching: Batching) -> Way:
     if isinstance(policy, Tidar):
         _check(policy.block_size, setup)
         return QuadraticWay(setup, policy)
+    if isinstance(policy, Joint):
+        return _jointly(setup, policy)
     if not callable(policy):
         raise InputError(f"policy {type(policy).__name__.lower()}: only simulated, not served")
     return LinearWay(setup, policy, batching)
+
+
+def _jointly(setup: Setup, policy: Joint) -> JointWay:
+    if policy.clairvoyant:
+        raise InputError("policy joint: found one that knows the future, which is only simulated")
+    if policy.costs is None:
+        raise InputError("policy joint: found none of the costs that it decides by, allowed: those of a profile")
+    for size in policy.fitted.candidates:
+        _check(size, setup)
+    return JointWay(setup, policy, Decisions(policy, policy.costs))
 
 
 def _check(block_size: int, setup: Setup) -> None:
@@ -85,6 +100,8 @@ def scratch_tokens(policy: Policy, block_sizes: Sequence[int]) -> int:
         return _branched(policy)
     if isinstance(policy, Tidar):
         return policy.block_size * (policy.block_size + 1)
+    if isinstance(policy, Joint):
+        return max(policy.fitted.candidates) * (2 + MOST_CORRECTIONS)
     return block_sizes[-1]
 
 

@@ -1,6 +1,7 @@
 """Policies by name, as the command line and result files know them; docs/policies.md describes each."""
 
 from collections.abc import Callable, Iterable, Mapping
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -184,7 +185,7 @@ def _joint(argument: str, rounds: Rounds, costs: CostModel) -> Policy:
         raise InputError("needs a policy file, joint:FILE.json; `recguide fit --joint` makes one")
     policy = read_joint(Path(argument))
     checked_fit(argument, policy.fitted, rounds, costs)
-    return policy
+    return replace(policy, costs=costs)
 
 
 def _joint_keys(argument: str) -> tuple[Key, ...]:

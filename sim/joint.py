@@ -49,6 +49,8 @@ class Joint:
     """Correction branches at most, the likeliest ones."""
     continuation: bool = True
     """Whether there are continuation branches."""
+    costs: CostModel | None = field(default=None, compare=False, repr=False)
+    """What it decides by; None: what forwards cost in the replay at hand."""
     prepared: "tuple[Rounds, Plays] | None" = field(default=None, compare=False, repr=False)
     """Made once for many runs over the same rounds, by :meth:`over`."""
 

@@ -68,7 +68,7 @@ class JointSteps:
 
     def __init__(self, rounds: Rounds, costs: CostModel, policy: Joint) -> None:
         self.rounds, self.costs, self.policy = rounds, costs, policy
-        self.decisions = Decisions(policy, costs)
+        self.decisions = Decisions(policy, costs if policy.costs is None else policy.costs)
         self.sizes = self.decisions.sizes
         ready = policy.prepared
         self.plays = ready[1] if ready is not None and ready[0] is rounds else plays_of(rounds, policy)
@@ -168,8 +168,9 @@ class JointSteps:
         """The drafts held afterwards, -1 for none, and what became of branches."""
         lines = np.arange(len(row))
         position = self.plays.position[size, source, row]
-        located = ((position == accepted[:, None]) & self._taken[:, :MOST_CORRECTIONS]).any(axis=1) & ~plain
-        whole = (accepted == self.sizes[size]) & self._taken[:, MOST_CORRECTIONS] & (emitted == accepted) & ~plain
+        uncut = (emitted == accepted) & ~plain
+        located = ((position == accepted[:, None]) & self._taken[:, :MOST_CORRECTIONS]).any(axis=1) & uncut
+        whole = (accepted == self.sizes[size]) & self._taken[:, MOST_CORRECTIONS] & uncut
         used = self.plays.used[size, source, row]
         corrected = located & (used >= 0) & (used < MOST_CORRECTIONS)
         corrected &= self._taken[lines, np.maximum(used, 0)]

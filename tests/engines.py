@@ -11,10 +11,14 @@ from recguide.engine.loading import LoadedModel
 from recguide.engine.requests import Live, Wish
 from recguide.engine.served import NOTE, ServedRun
 from recguide.engine.serving import Engine, EngineConfig
+from recguide.sim.adaptive import ALL, Adaptive
 from recguide.sim.arrivals import Clients, as_recorded
 from recguide.sim.batching import BATCHINGS
+from recguide.sim.chances import GRID as KNOT_COUNT
+from recguide.sim.chances import KNOTS, LEVELS, Chances
 from recguide.sim.costs import linear_costs
 from recguide.sim.history import Signal
+from recguide.sim.joint import Joint
 from recguide.sim.log import Replay
 from recguide.sim.measured import replay_measured
 from recguide.sim.memory import Limits
@@ -42,6 +46,34 @@ def by_certainty(seen: Outcomes) -> Any:
 
 
 CERTAIN = Informed(by_certainty, Signal(head=3, bonus=False))
+ADAPTIVE = Adaptive(
+    model=TINY.name,
+    weights_sha256="",
+    candidates=GRID,
+    signal=Signal(head=3, bonus=False),
+    edges=(-0.5,),
+    values={
+        ALL: {2: (1.3, 1.6), 4: (1.8, 2.8), 8: (1.9, 4.5)},
+        "b4_full": {2: (1.5, 1.9), 4: (2.2, 3.4), 8: (2.9, 5.5)},
+        "b8_partial": {2: (1.6, 1.7), 4: (1.7, 2.0), 8: (1.6, 2.1)},
+    },
+    loads=(),
+    low_load=None,
+    provenance={},
+)
+CHANCES = Chances(
+    passes=tuple(np.linspace(0.4, 0.98, LEVELS).tolist()),
+    second=tuple(np.linspace(0.9, 0.2, LEVELS).tolist()),
+    correction=tuple(KNOTS.tolist()),
+    continuation=tuple(np.linspace(0.02, 0.9, KNOT_COUNT).tolist()),
+)
+
+
+def jointly(rho: float, **changes: Any) -> Joint:
+    """A joint policy at one price of time."""
+    return Joint(ADAPTIVE, CHANCES, {1: rho, 4: rho / 2}, costs=COSTS, **changes)
+
+
 POLICIES: dict[str, Policy] = {
     "ar": ar,
     "fixed:4": fixed(4),
@@ -55,9 +87,12 @@ POLICIES: dict[str, Policy] = {
     "overlap-3": Overlap(8, 0.5, 3, "always", "barred"),
     "overlap-once": Overlap(4, 0.75, 1, "two-risky", "allowed", False),
     "tidar": Tidar(4),
+    "joint": jointly(1e4),
+    "joint-free": jointly(0.0),
+    "joint-corrections": jointly(3e3, corrections=1, continuation=False),
     "regime": Regime(Overlap(4, 0.75), CERTAIN, 2),  # type: ignore[arg-type]
 }
-ONE_FORWARD = ("overlap", "overlap-3", "overlap-once", "tidar")
+ONE_FORWARD = ("overlap", "overlap-3", "overlap-once", "tidar", "joint", "joint-free", "joint-corrections")
 DRAFT_KEYS = [(view, size) for view in ("seeded", "continuation") for size in GRID]
 
 
