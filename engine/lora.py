@@ -17,6 +17,8 @@ from recguide.engine.model import Decoder, Layer, LowRank
 from recguide.traces.errors import InputError
 
 SETTINGS, WEIGHTS = "adapter_config.json", "adapter_model.safetensors"
+RELEASED = "linear_spec_lora"
+"""The folder of a released checkpoint that holds its draft adapter."""
 # what this reader does not compute: the field of the settings, and the values that mean "not used"
 _UNSUPPORTED: dict[str, tuple[Any, ...]] = {
     "peft_type": ("LORA",),

@@ -262,7 +262,7 @@ class Decoder(nn.Module):
         Weights have their Hugging Face Llama names without the leading ``model.``, and ``origin`` says what one is
         called in such a message. It takes no memory on the device "meta".
         """
-        places = self._places()
+        places = self.places()
         missing, left = (sorted(map(origin, keys)) for keys in (places.keys() - weights, weights.keys() - places))
         if missing or left:
             raise InputError(f"weights: missing {_listed(missing)}, left over {_listed(left)}")
@@ -278,14 +278,14 @@ class Decoder(nn.Module):
         Raises what that raises, and InputError for a weight that holds NaN or infinity in the decoder's dtype.
         """
         self.check(weights, origin)
-        for name, place in self._places().items():
+        for name, place in self.places().items():
             place.copy_(weights[name])
             # the extremes carry NaN and infinity, and need no memory of their own
             if not torch.stack(place.aminmax()).isfinite().all():
                 raise InputError(f"{origin(name)}: holds NaN or infinity, as stored or once it is {place.dtype}")
 
-    def _places(self) -> dict[str, Tensor]:
-        """Where each weight goes, by its name: parts of a fused projection are views of it."""
+    def places(self) -> dict[str, Tensor]:
+        """Where each weight is, by its name as in :meth:`check`: parts of a fused projection are views of it."""
         places: dict[str, Tensor] = {"embed_tokens.weight": self.embed_tokens, "norm.weight": self.final_norm}
         if not self.config.tie_word_embeddings:
             places["lm_head.weight"] = self.head

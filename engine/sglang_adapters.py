@@ -92,7 +92,8 @@ def merge(projection: LinearBase, cut: Cut, a: Tensor, b: Tensor) -> None:
     weight = getattr(projection, "weight", None)
     if weight is None or not weight.is_floating_point() or weight.element_size() < 2:
         raise InputError("quantization: the adapter has updates of every token, and merges them into plain weights")
-    weight.data.add_((cut.outputs(b) @ cut.inputs(a)).to(weight))
+    part = cut.outputs(b).to(weight.device) @ cut.inputs(a).to(weight.device)
+    weight.data.add_(part.to(weight.dtype))
 
 
 def cut_of(projection: LinearBase, parts: Sequence[int], rank: int, size: int) -> Cut:

@@ -6,12 +6,14 @@ from transformers import AutoConfig
 from transformers.models.ministral3 import Ministral3Config
 
 from recguide.engine.configs import parse_config
+from recguide.engine.model import ModelConfig
+from recguide.engine.rotary import Yarn
 
 ARCHITECTURE = "NemotronLabsDiffusionModel"
 FAMILY = ("nemotron_labs_diffusion", "nemotron_labs_diffusion_vlm")
 
 
-class NemotronLabsDiffusionConfig(Ministral3Config):  # type: ignore[misc]
+class NemotronLabsDiffusionConfig(Ministral3Config):  # type: ignore[no-untyped-call]
     """The language model's shape as a Ministral 3, which it is; a vision model's own part is left out."""
 
     model_type = FAMILY[0]
@@ -21,7 +23,6 @@ class NemotronLabsDiffusionConfig(Ministral3Config):  # type: ignore[misc]
         """From a checkpoint's fields, checked as for our own engine. InputError names the one that is wrong."""
         shape = parse_config(FAMILY[0], config_dict, "config.json")
         fields = {**config_dict, **(config_dict.get("text_config") or {})}
-        rope = fields.get("rope_parameters") or fields.get("rope_scaling") or {"rope_type": "default"}
         known = {
             "architectures": [ARCHITECTURE],
             "hidden_size": shape.hidden_size,
@@ -34,7 +35,7 @@ class NemotronLabsDiffusionConfig(Ministral3Config):  # type: ignore[misc]
             "max_position_embeddings": shape.max_context,
             "rms_norm_eps": shape.rms_norm_eps,
             "tie_word_embeddings": shape.tie_word_embeddings,
-            "rope_parameters": {"rope_theta": shape.rope_theta, **rope},
+            "rope_parameters": _rope(shape),
             "eos_token_id": list(shape.eos_ids),
             "bos_token_id": fields.get("bos_token_id"),
             "pad_token_id": None,
@@ -47,7 +48,26 @@ class NemotronLabsDiffusionConfig(Ministral3Config):  # type: ignore[misc]
         return super().from_dict({**known, **dtype}, **kwargs)
 
 
-class NemotronLabsDiffusionVlmConfig(NemotronLabsDiffusionConfig):
+def _rope(shape: ModelConfig) -> dict[str, Any]:
+    """Rotary settings by SGLang's names."""
+    scaling, queries = shape.rope_scaling, shape.query_scaling
+    rope: dict[str, Any] = {"rope_type": "default", "rope_theta": shape.rope_theta}
+    if isinstance(scaling, Yarn):
+        rope |= {"rope_type": "yarn", "factor": scaling.factor, "truncate": scaling.truncate}
+        rope |= {"beta_fast": scaling.beta_fast, "beta_slow": scaling.beta_slow}
+        rope |= {"original_max_position_embeddings": scaling.original_context}
+        # with both of these SGLang applies their ratio instead, which is 1 here
+        rope |= {"mscale": 1.0, "mscale_all_dim": 1.0, "attn_factor": scaling.attention_factor}
+    elif scaling is not None:
+        rope |= {"rope_type": "llama3", "factor": scaling.factor, "low_freq_factor": scaling.low_freq_factor}
+        rope |= {"high_freq_factor": scaling.high_freq_factor}
+        rope |= {"original_max_position_embeddings": scaling.original_context}
+    if queries is not None:
+        rope["llama_4_scaling_beta"] = queries.beta
+    return rope
+
+
+class NemotronLabsDiffusionVlmConfig(NemotronLabsDiffusionConfig):  # type: ignore[no-untyped-call]
     """The same out of a vision model's file."""
 
     model_type = FAMILY[1]

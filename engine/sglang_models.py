@@ -34,8 +34,8 @@ _PLACES = {
 }
 
 
-class Drafting(nn.Module):
-    """What is mixed into a decoder of SGLang's: routed updates, and an embedding of the mask token's own."""
+class DraftingLlama(LlamaModel):
+    """SGLang's decoder with routed updates, and an embedding of the mask token's own."""
 
     plan: AdapterPlan | None = None
 
@@ -81,12 +81,14 @@ class Drafting(nn.Module):
             return
         read = self.plan.read()
         for name in self.cuts:
-            where = self.projection(name).weight if hasattr(self.projection(name), "weight") else self.mask_embedding
             if name in read.shared:
-                merge(self.projection(name), self.cuts[name], *(side.to(where.device) for side in read.shared[name]))
+                merge(self.projection(name), self.cuts[name], *read.shared[name])
             if name in read.draft:
-                self.updates[name.replace(".", "_")].load(*read.draft[name])
+                update = self.updates[name.replace(".", "_")]
+                assert isinstance(update, DraftUpdate)
+                update.load(*read.draft[name])
         if self.mask_embedding is not None:
+            assert read.mask_embedding is not None
             self.mask_embedding.copy_(read.mask_embedding)
 
     def forward(
@@ -107,24 +109,20 @@ class Drafting(nn.Module):
         return hidden
 
 
-class DraftingLlama(Drafting, LlamaModel):  # type: ignore[misc]
-    """Llama's decoder."""
+class DraftingMinistral3(DraftingLlama, Ministral3Model):
+    """The same of Ministral 3."""
 
 
-class DraftingMinistral3(Drafting, Ministral3Model):  # type: ignore[misc]
-    """Ministral 3's."""
-
-
-class SelfSpeculator(nn.Module):
-    """What is mixed into a model of SGLang's."""
+class LlamaSelfSpeculator(LlamaForCausalLM):
+    """Llama and what is built like it, SmolLM2 among them."""
 
     mask_id: int
     draft_shift: int
-    decoder: type[Drafting]
+    decoder = DraftingLlama
 
     def _init_model(
         self, config: "PretrainedConfig", quant_config: "QuantizationConfig | None" = None, prefix: str = ""
-    ) -> Drafting:
+    ) -> DraftingLlama:
         model = self.decoder(config=config, quant_config=quant_config, prefix=prefix)
         args = get_server_args()
         if args.speculative_algorithm == ALGORITHM:
@@ -139,13 +137,7 @@ class SelfSpeculator(nn.Module):
         self.model.load_adapter()
 
 
-class LlamaSelfSpeculator(SelfSpeculator, LlamaForCausalLM):  # type: ignore[misc]
-    """Llama and what is built like it, SmolLM2 among them."""
-
-    decoder = DraftingLlama
-
-
-class Ministral3SelfSpeculator(SelfSpeculator, Ministral3ForCausalLM):  # type: ignore[misc]
+class Ministral3SelfSpeculator(LlamaSelfSpeculator, Ministral3ForCausalLM):
     """Ministral 3 and Nemotron-Labs-Diffusion."""
 
     decoder = DraftingMinistral3

@@ -11,12 +11,9 @@ from recguide.engine.adapters import PROJECTIONS, read_info, read_tensors, resol
 from recguide.engine.checkpoints import read_weights, weights_sha256
 from recguide.engine.configs import read_config
 from recguide.engine.hub import cached_folder
-from recguide.engine.lora import is_lora, lora_rank, read_lora
+from recguide.engine.lora import RELEASED, is_lora, lora_rank, read_lora
 from recguide.engine.model import ModelConfig
 from recguide.traces.errors import InputError
-
-BUILT_IN = "linear_spec_lora"
-"""The folder of a released checkpoint that holds its draft adapter."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,7 +93,7 @@ def adapter_plan(model: str, given: str | None) -> AdapterPlan:
 
 def _adapter(folder: Path, given: str | None) -> Path | None:
     if given is None:
-        return folder / BUILT_IN if is_lora(folder / BUILT_IN) else None
+        return folder / RELEASED if is_lora(folder / RELEASED) else None
     for path in (Path(given), folder / given):
         if is_lora(path):
             return path

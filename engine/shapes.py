@@ -9,6 +9,8 @@ from recguide.engine.configs import parse_config
 from recguide.engine.model import Decoder, LowRank, ModelConfig
 
 INIT_STD = 0.02
+DRAFT_RANK = 128
+"""Of the released draft adapters."""
 
 
 def _nld(name: str, hidden_size: int, num_layers: int, intermediate_size: int, rope_theta: float) -> ModelConfig:
@@ -64,7 +66,7 @@ def random_decoder(config: ModelConfig, device: torch.device | str, dtype: torch
 
 
 @torch.no_grad()
-def add_random_draft_adapter(decoder: Decoder, rank: int = 128) -> None:
+def add_random_draft_adapter(decoder: Decoder, rank: int = DRAFT_RANK) -> None:
     """A random draft adapter of the size of the released ``linear_spec_lora``: rank 128 on every output projection."""
     for name, linear in projections(decoder):
         if name.endswith(".out"):

@@ -56,6 +56,10 @@ class Tokenizer:
         """The id of a token by its exact string, or None."""
         return self._backend.token_to_id(token)
 
+    def token(self, number: int) -> str | None:
+        """The exact string of a token, or None."""
+        return self._backend.id_to_token(number)
+
     def encode(self, text: str) -> list[int]:
         """Ids of ``text`` as it stands: nothing is added, and the names of special tokens become those tokens."""
         # a batch of one: the library's other way in keeps all threads waiting, for seconds where a text is long

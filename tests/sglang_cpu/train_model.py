@@ -96,7 +96,7 @@ def main() -> None:
     decoder = trained()
     tensors = {
         name if name.startswith("lm_head") else f"model.{name}": tensor.detach().to(torch.bfloat16).contiguous()
-        for name, tensor in decoder._places().items()
+        for name, tensor in decoder.places().items()
     }
     save_file(tensors, FOLDER / "model.safetensors", {"format": "pt"})
 
