@@ -1,6 +1,7 @@
 """`recguide measure`: the serving engine over policies, concurrencies and datasets, one file a run."""
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated
@@ -27,6 +28,8 @@ class MeasureOptions:
     profile: str | None
     adapter: str | None
     points: tuple[Key, ...]
+    more: tuple[Key, ...]
+    """That are measured when all repeats of the others are there."""
     anchors: tuple[Key, ...]
     output: Path
     repeats: int
@@ -48,9 +51,14 @@ def measure(
     model: Annotated[str, typer.Argument(help="smollm2-135m, nld-8b, ..., or a Hugging Face directory")],
     trace: Annotated[list[str], typer.Option(help="trace with the requests: file, folder, or shipped name")],
     output_dir: Annotated[Path, typer.Option(help="the campaign's folder; the same command goes on there")],
-    policy: Annotated[list[str], typer.Option(help="policy by name (docs/policies.md); may be repeated")],
+    policy: Annotated[
+        list[str], typer.Option(help="policy by name (docs/policies.md), NAME@1,2,4 at these concurrencies alone")
+    ],
     max_concurrency: Annotated[str, typer.Option("--max-concurrency", "--concurrency", help="a list with commas")],
     dataset: Annotated[list[str] | None, typer.Option(help="its requests alone; default: all, mixed")] = None,
+    more: Annotated[
+        list[str] | None, typer.Option(help="POLICY@C or POLICY@C@DATASET, measured behind all others")
+    ] = None,
     anchor: Annotated[
         list[str] | None, typer.Option(help="POLICY@C, measured anew at the start of every session; shows drift")
     ] = None,
@@ -63,9 +71,7 @@ def measure(
     repeats: Annotated[int, typer.Option(min=1, help="of each point, in interleaved passes")] = 3,
     requests_each: Annotated[int, typer.Option(min=1, help="requests for each place in flight")] = 4,
     least_requests: Annotated[int, typer.Option(min=1, help="requests of a run at least")] = 8,
-    steady_seconds: Annotated[
-        float | None, typer.Option(help="send nothing more after so long with all places taken")
-    ] = None,
+    steady_seconds: Annotated[float | None, typer.Option(help="stop a run after so long with all places taken")] = None,
     time_limit: Annotated[float, typer.Option(help="seconds after which no further run starts")] = math.inf,
     batching: Annotated[str, typer.Option(help="as of recguide sweep")] = "bucket",
     max_num_batched_tokens: Annotated[int, typer.Option(min=1, help="prompt tokens of one prefill step")] = 2048,
@@ -84,18 +90,14 @@ def measure(
     require(steady_seconds is None or 0 < steady_seconds < math.inf, "--steady-seconds", steady_seconds, "above 0")
     require(time_limit > 0, "--time-limit", time_limit, "above 0")
     require(output_dir.is_dir() or not output_dir.exists(), "--output-dir", str(output_dir), "a folder, or a new name")
-    keys = tuple(
-        (name, where, count)
-        for where in dataset or [ALL]
-        for count in whole_numbers(max_concurrency)
-        for name in dict.fromkeys(policy)
-    )
+    keys = grid_of(policy, whole_numbers(max_concurrency), dataset or [ALL])
     options = MeasureOptions(
         model=model,
         trace=tuple(trace),
         profile=profile,
         adapter=adapter,
         points=keys,
+        more=tuple(dict.fromkeys(key for key in map(parse_point, more or []) if key not in keys)),
         anchors=tuple(parse_anchor(text) for text in anchor or []),
         output=output_dir,
         repeats=repeats,
@@ -126,6 +128,26 @@ def _run(options: MeasureOptions) -> None:
         raise typer.Exit(AGAIN)
 
 
+def grid_of(policies: Sequence[str], concurrencies: Sequence[int], datasets: Sequence[str]) -> tuple[Key, ...]:
+    """Every policy at every concurrency, or at those that it names itself, which must be among them."""
+    own = dict(map(_own_levels, policies))
+    for name, counts in own.items():
+        wrong = [count for count in counts or () if count not in concurrencies]
+        require(not wrong, f"--policy {name}: concurrency", wrong, f"those of --max-concurrency: {concurrencies}")
+    return tuple(
+        (name, where, count)
+        for where in datasets
+        for count in concurrencies
+        for name, counts in own.items()
+        if counts is None or count in counts
+    )
+
+
+def _own_levels(policy: str) -> tuple[str, tuple[int, ...] | None]:
+    name, at, counts = policy.partition("@")
+    return name, whole_numbers(counts) if at else None
+
+
 def whole_numbers(text: str) -> tuple[int, ...]:
     """Concurrencies from a list such as ``1,8,64``."""
     parts = [part.strip() for part in text.split(",")]
@@ -140,3 +162,12 @@ def parse_anchor(text: str) -> Key:
     if not policy or not count.isdecimal() or int(count) < 1:
         raise InputError(f"--anchor: found {text!r}, allowed: POLICY@C, as in fixed:16@8")
     return policy, ALL, int(count)
+
+
+def parse_point(text: str) -> Key:
+    """A point from a text such as ``fixed:16@8`` or ``fixed:16@8@gsm8k``."""
+    policy, _, rest = text.partition("@")
+    count, _, where = rest.partition("@")
+    if not policy or not count.isdecimal() or int(count) < 1:
+        raise InputError(f"--more: found {text!r}, allowed: POLICY@C or POLICY@C@DATASET, as in fixed:16@8@gsm8k")
+    return policy, where or ALL, int(count)

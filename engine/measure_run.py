@@ -2,18 +2,19 @@
 
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from pathlib import Path
 
 import numpy as np
 
-from recguide.engine.campaign import Found, Server, closed_loop
+from recguide.engine.campaign import Found, Server, Stop, closed_loop, engine_config, staggered
 from recguide.engine.environment import command_line, gpu_name, machine_of
 from recguide.engine.loading import LoadedModel, open_model
 from recguide.engine.measure_command import MeasureOptions
 from recguide.engine.policyof import costs_of, policy_of
 from recguide.engine.served import NOTE
+from recguide.engine.station import Station
 from recguide.sim.campaigns import Manifest, PointKey, manifest_of
 from recguide.sim.costs import CostModel
 from recguide.sim.measurement import (
@@ -26,8 +27,9 @@ from recguide.sim.measurement import (
     served_path,
     write_measurement,
 )
+from recguide.sim.methods import Policy
 from recguide.sim.metrics import metrics_of
-from recguide.sim.rounds import rounds_of
+from recguide.sim.rounds import Ints, rounds_of
 from recguide.sim.sweep import only_datasets, serving_order
 from recguide.traces.checks import require
 from recguide.traces.datasets import read_prompts
@@ -56,6 +58,29 @@ class Bench:
     costs: CostModel | None
     command: str
     session: int = 0
+    servers: dict[str, Server] = field(default_factory=dict)
+    """By dataset. All of them have the same engine."""
+
+    def policy(self, name: str) -> Policy:
+        """A fresh policy: one that learns must not remember other runs."""
+        origin = self.trace.provenance
+        return policy_of(name, origin.block_sizes, origin.model, self.costs)
+
+    def server(self, dataset: str) -> Server:
+        """What serves requests of a dataset, or of all."""
+        if dataset not in self.servers:
+            station = next((server.station for server in self.servers.values()), None) or self._station()
+            trace = only_datasets(self.trace, [] if dataset == ALL else [dataset])
+            self.servers[dataset] = Server(station, trace, self.prompts)
+        return self.servers[dataset]
+
+    def _station(self) -> Station:
+        options = self.options
+        keys = (*options.points, *options.more, *options.anchors)
+        config = engine_config(self.trace.provenance, max(count for _, _, count in keys), options.batching,
+                               options.max_batched_tokens, options.kv_tokens)  # fmt: skip
+        policies = [self.policy(name) for name in {name for name, _, _ in keys}]
+        return Station(self.model.decoder, policies, config, time.perf_counter)
 
 
 def run(options: MeasureOptions) -> Iterator[tuple[Path, float]]:
@@ -65,13 +90,13 @@ def run(options: MeasureOptions) -> Iterator[tuple[Path, float]]:
     """
     started = time.monotonic()
     bench = _prepared(options)
-    points = tuple(PointKey(*key) for key in options.points)
+    points = tuple(PointKey(*key) for key in (*options.points, *options.more))
     for key in points:
-        policy_of(key.policy, bench.trace.provenance.block_sizes, bench.trace.provenance.model, bench.costs)
-        only_datasets(bench.trace, _names(key.dataset))
+        bench.policy(key.policy)
+        only_datasets(bench.trace, [] if key.dataset == ALL else [key.dataset])
     manifest = manifest_of(options.output, Manifest(options.repeats, points, _setup(bench)))
     bench = replace(bench, session=manifest.sessions)
-    tasks = pending(options.output, points, options.repeats)
+    tasks = _tasks(options)
     anchors = [Task(PointKey(*key), 1, ROLES[1]) for key in options.anchors] if tasks else []
     for task in (*anchors, *tasks):
         if time.monotonic() - started > options.time_limit:
@@ -79,15 +104,17 @@ def run(options: MeasureOptions) -> Iterator[tuple[Path, float]]:
         yield _measured(bench, task)
 
 
+def _tasks(options: MeasureOptions) -> list[Task]:
+    """Runs that lack, those of the first points before those of the others."""
+    stages = ([PointKey(*key) for key in keys] for keys in (options.points, options.more))
+    return [task for points in stages for task in pending(options.output, points, options.repeats)]
+
+
 def pending(folder: Path, points: Sequence[PointKey], repeats: int) -> list[Task]:
     """Runs that lack, pass by pass, every second one backwards, so that a steady drift cancels out."""
     passes = [points if repeat % 2 else points[::-1] for repeat in range(1, repeats + 1)]
     tasks = [Task(key, repeat) for repeat, keys in enumerate(passes, 1) for key in keys]
     return [task for task in tasks if not (folder / name_of(*task.key, task.repeat)).exists()]
-
-
-def _names(dataset: str) -> list[str]:
-    return [] if dataset == ALL else [dataset]
 
 
 def _prepared(options: MeasureOptions) -> Bench:
@@ -160,36 +187,32 @@ def _setup(bench: Bench) -> dict[str, object]:
 
 
 def _measured(bench: Bench, task: Task) -> tuple[Path, float]:
-    options, origin = bench.options, bench.trace.provenance
-    trace = only_datasets(bench.trace, _names(task.key.dataset))
-    server = Server(bench.model.decoder, trace, bench.prompts, options.batching, options.max_batched_tokens,
-                    options.kv_tokens)  # fmt: skip
-    rows = _rows(bench, task, trace)
-    found = closed_loop(
-        server,
-        lambda: policy_of(task.key.policy, origin.block_sizes, origin.model, bench.costs),
-        rows,
-        task.key.concurrency,
-        # later repeats serve what the first one did
-        options.steady_s if task.repeat == 1 else None,
-    )
-    return _written(bench, task, trace, found)
-
-
-def _rows(bench: Bench, task: Task, trace: DenseTrace) -> list[int]:
-    """Rows of the requests to send: as many as the first repeat sent, if there is one."""
     options = bench.options
+    server = bench.server(task.key.dataset)
     count = max(options.requests_each * task.key.concurrency, options.least_requests)
+    stop, limits = Stop(options.steady_s), None
     first = options.output / name_of(*task.key, 1)
     if task.repeat > 1:
-        count = len(read_measurement(first).about.request_ids)
-    return serving_order(len(trace.requests), count, options.seed)
+        # later repeats serve what the first one did
+        known = read_measurement(first)
+        count, limits = len(known.about.request_ids), known.limits
+        stop = Stop(steps=len(known.run.steps["seconds"]) if known.stopped else None)
+    rows = serving_order(len(server.trace.requests), count, options.seed)
+    if options.steady_s is not None and limits is None:
+        outputs = np.array([server.trace.requests[row].output_tokens for row in rows])
+        most = server.trace.provenance.max_output_tokens
+        limits = staggered(outputs, task.key.concurrency, most, options.seed)
+    given = None if limits is None else limits.tolist()
+    found = closed_loop(server, bench.policy(task.key.policy), rows, task.key.concurrency, given, stop)
+    return _written(bench, task, server.trace, found, limits)
 
 
-def _written(bench: Bench, task: Task, trace: DenseTrace, found: Found) -> tuple[Path, float]:
+def _written(bench: Bench, task: Task, trace: DenseTrace, found: Found, limits: Ints | None) -> tuple[Path, float]:
     about = _about(bench, task, [trace.requests[row].request_id for row in found.run.request.tolist()])
-    own = replace(found.run, request=np.arange(len(found.run.request)))
-    measured = Measurement(about, own, found.draft_s, found.forward_s)
+    sent = len(found.run.request)
+    own = replace(found.run, request=np.arange(sent))
+    own_limits = None if limits is None else limits[:sent]
+    measured = Measurement(about, own, found.draft_s, found.forward_s, own_limits, found.stopped)
     figures = metrics_of(own, rounds_of(trace))
     path = bench.options.output / about.name
     if found.served is not None and task.role == ROLES[0]:
@@ -227,4 +250,4 @@ def _about(bench: Bench, task: Task, names: Sequence[str]) -> About:
 
 def lacking(options: MeasureOptions) -> int:
     """Runs that are still to be made."""
-    return len(pending(options.output, [PointKey(*key) for key in options.points], options.repeats))
+    return len(_tasks(options))

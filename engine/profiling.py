@@ -1,89 +1,107 @@
-"""Measuring what a forward costs on this machine: every shape a server can reach, as it is served (docs/profile.md)."""
+"""Measuring what steps cost on this machine, as the serving engine runs them (docs/profile.md).
+
+Nothing is rebuilt for it: requests that stand where the grid says are put into an engine, and its own steps are timed,
+forwards by the device's clock and everything else as the host's.
+"""
 
 import math
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
-import torch
 
-from recguide.engine.clocks import device_seconds, wall_seconds
-from recguide.engine.model import Decoder, KVCache, ModelConfig
-from recguide.engine.uniform import UniformForward
+from recguide.engine.model import Decoder
+from recguide.engine.requests import Held, Live, Wish
+from recguide.engine.serving import MANY, EngineConfig
+from recguide.engine.station import Station
+from recguide.sim.batching import BUCKETED
 from recguide.sim.costs import Row
+from recguide.sim.memory import Limits
+from recguide.sim.methods import Policy
+from recguide.sim.overlap import CONTINUED, Overlap
+from recguide.sim.policies import Fixed
+from recguide.sim.rounds import AR
+from recguide.sim.tidar import Tidar
 
-# tokens a request brings to a forward: B for drafting and verifying; at B=16 a verifier row with three branches that
-# share its tokens brings 16 + 17 + 17 + 16, and the quadratic layout B * (B + 1)
-ROW_TOKENS = 66
-QUADRATIC_TOKENS = 272
+Key = tuple[str, int, int, int]
+"""Kind, requests, query tokens and context tokens of a profile's row, the last two summed over requests."""
+
+LAYOUTS = "rows", "quadratic"
+LAYOUT_BLOCK = 16
+"""The block size at which layouts of several rows are measured."""
+MOST_ROWS = 4
+"""A verifier's row and three branches."""
+ROW_TOKENS = 16, 32, 48, 64, 128
+"""At block size 16 one row to four, and four at 32; the first is for drafts that are made alone."""
+SAMPLES = 8
+"""Steps of a visit, at most."""
+QUADRATIC_TOKENS = LAYOUT_BLOCK * (LAYOUT_BLOCK + 1)
 
 
 @dataclass(frozen=True, slots=True, order=True)
-class Shape:
-    """A forward of ``requests`` requests, each with ``tokens`` query tokens behind ``context`` cached ones."""
+class Place:
+    """Requests that are alike: how they are served, how many they are, and the tokens that each has cached.
 
-    kind: str
+    ``size`` is the block size of linear rounds, 1 for AR steps, and the query tokens of a request under "rows",
+    "quadratic" and "prefill".
+    """
+
+    method: str
     requests: int
-    tokens: int
+    size: int
     context: int
+
+    @property
+    def policy(self) -> Policy:
+        """One whose steps are those to be timed."""
+        if self.method == "rows":
+            # hardly a position is sure, so there are as many branches as there may be
+            rows = self.size // self.block_size
+            return Overlap(self.block_size, 255 / 256, max(rows - 2, 0), "always" if rows > 1 else "never")
+        return Tidar(LAYOUT_BLOCK) if self.method == "quadratic" else Fixed(self.size)
+
+    @property
+    def block_size(self) -> int:
+        """Of rows: the smallest with which so many tokens are a verifier's row and three branches at most."""
+        return LAYOUT_BLOCK if self.size <= MOST_ROWS * LAYOUT_BLOCK else self.size // MOST_ROWS
 
 
 @dataclass(frozen=True, slots=True)
 class Grid:
     """What to measure. Layouts for low load (rows, quadratic) are measured up to ``layout_requests`` requests."""
 
-    requests: tuple[int, ...] = (1, 2, 4, 8, 16, 32, 64, 128)
+    requests: tuple[int, ...] = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128)
     contexts: tuple[int, ...] = (64, 512, 2048)
     block_sizes: tuple[int, ...] = (4, 8, 16, 32)
-    prefill_tokens: tuple[int, ...] = (64, 256, 512, 1024, 2048)
+    prefill_tokens: tuple[int, ...] = (16, 64, 128, 192, 256, 384, 512, 768, 1024, 1536, 2048)
     layout_requests: int = 8
+    layouts: tuple[str, ...] = LAYOUTS
 
-    def shapes(self) -> Iterator[Shape]:
-        """Every shape of the grid."""
+    def places(self) -> Iterator[Place]:
+        """Everywhere to measure."""
         for requests in self.requests:
             for context in self.contexts:
-                yield Shape("decode", requests, 1, context)
-                for block_size in self.block_sizes:
-                    yield Shape("draft", requests, block_size, context)
-                    yield Shape("verify", requests, block_size, context)
+                for size in (AR, *self.block_sizes):
+                    yield Place("linear", requests, size, context)
                 if requests <= self.layout_requests:
-                    yield Shape("rows", requests, ROW_TOKENS, context)
-                    yield Shape("quadratic", requests, QUADRATIC_TOKENS, context)
+                    yield from self._layouts(requests, context)
         for tokens in self.prefill_tokens:
-            yield Shape("prefill", 1, tokens, 0)
+            yield Place("prefill", 1, tokens, 0)
 
-
-def cache_bytes(config: ModelConfig, shape: Shape, itemsize: int) -> int:
-    """Bytes of keys and values that a shape needs."""
-    per_token = 2 * config.num_layers * config.num_kv_heads * config.head_dim * itemsize
-    return per_token * shape.requests * (shape.context + shape.tokens)
-
-
-class CachePool:
-    """One allocation, on which the caches of all shapes lie: forwards run one after the other."""
-
-    def __init__(self, decoder: Decoder, num_bytes: int) -> None:
-        self.decoder = decoder
-        half = num_bytes // (2 * decoder.dtype.itemsize)
-        # drawn, not zero: matrix products run faster on zeros than on real data
-        self.keys, self.values = (torch.empty(half, dtype=decoder.dtype, device=decoder.device) for _ in range(2))
-        for part in (*self.keys.split(2**28), *self.values.split(2**28)):
-            part.normal_()
-
-    def cache(self, shape: Shape) -> KVCache:
-        """A cache for one shape."""
-        config = self.decoder.config
-        size = (config.num_layers, shape.requests, config.num_kv_heads, shape.context + shape.tokens, config.head_dim)
-        count = int(np.prod(size))
-        return KVCache.over(self.keys[:count].view(size), self.values[:count].view(size))
+    def _layouts(self, requests: int, context: int) -> Iterator[Place]:
+        if "rows" in self.layouts:
+            for tokens in ROW_TOKENS:
+                yield Place("rows", requests, tokens, context)
+        if "quadratic" in self.layouts:
+            yield Place("quadratic", requests, QUADRATIC_TOKENS, context)
 
 
 @dataclass(frozen=True, slots=True)
 class Effort:
-    """How long to measure: ``repeats`` passes over all shapes, of which ``seconds`` cut all but the first two.
+    """How long to measure: ``repeats`` passes over all places, of which ``seconds`` cut all but the first two.
 
-    In a pass a shape is replayed for ``least_s`` seconds, and once at least.
+    In a pass a place is visited for ``least_s`` seconds, but for 2 steps at least.
     """
 
     repeats: int
@@ -97,18 +115,9 @@ class Effort:
         return done < self.repeats and spent_s * (done + 1) / done <= self.seconds
 
 
-def timed(forward: UniformForward, least_s: float) -> float:
-    """Seconds of one forward, timed on the device: a warm-up, one replay, and more where one does not fill least_s."""
-    replay = forward.replay
-    replay()
-    clock = device_seconds if forward.ids.is_cuda else wall_seconds
-    once = clock(replay, 1)
-    return once if once >= least_s else clock(replay, math.ceil(least_s / max(once, 1e-6)))
-
-
 @dataclass(frozen=True, slots=True)
 class Timing:
-    """``repeats`` measurements of a shape: their median, and half the distance of the quartiles."""
+    """``repeats`` measurements: their median, and half the distance of the quartiles."""
 
     median_s: float
     spread_s: float
@@ -121,52 +130,121 @@ def summary(samples: Sequence[float]) -> Timing:
     return Timing(float(median), float(high - low) / 2, len(samples))
 
 
-def measure(
-    decoder: Decoder, shapes: Sequence[Shape], effort: Effort, say: Callable[[str], None]
-) -> Iterator[dict[Shape, Timing]]:
-    """The timing of every shape so far, after each pass but the first of several.
+def station_for(decoder: Decoder, grid: Grid) -> Station:
+    """An engine with room for every place of a grid, whose cache holds random numbers.
 
-    The repeats are interleaved and shuffled: a drift of the clock meets all shapes alike.
+    Drawn, not zero: matrix products run faster on zeros than on real data.
     """
-    forwards = _ready(decoder, shapes)
-    say(f"{len(forwards)} shapes ready")
-    samples: dict[Shape, list[float]] = {shape: [] for shape in shapes}
+    widest = max(QUADRATIC_TOKENS, *grid.block_sizes) + 2 * SAMPLES
+    most = max(*grid.contexts, *grid.prefill_tokens) + 2 * widest
+    each = max(grid.contexts) + max(*ROW_TOKENS, *grid.block_sizes) + 2 * SAMPLES
+    pages = Limits().pages(max(most, max(grid.requests) * each)) + max(grid.requests)
+    limits = Limits(max(grid.prefill_tokens), max_running=max(grid.requests), kv_pages=pages)
+    sizes = tuple(sorted({*grid.block_sizes, *(place.block_size for place in grid.places() if place.method == "rows"),
+                          LAYOUT_BLOCK}))  # fmt: skip
+    config = EngineConfig(sizes, limits, most, BUCKETED)
+    station = Station(decoder, [place.policy for place in grid.places()], config, time.perf_counter)
+    for part in (station.forwards.cache.keys, station.forwards.cache.values):
+        for layer in part:
+            layer.normal_()
+    return station
+
+
+def measure(station: Station, grid: Grid, effort: Effort, say: Callable[[str], None]) -> Iterator[dict[Key, Timing]]:
+    """The timing of every row so far, after each pass but the first of several.
+
+    The repeats are interleaved and shuffled: a drift of the clock meets all places alike.
+    """
+    places = list(grid.places())
+    samples: dict[Key, list[float]] = {}
     order = np.random.default_rng(0)
     started, done = time.monotonic(), 0
     while effort.another(done, time.monotonic() - started):
-        for index in order.permutation(len(shapes)):
-            samples[shapes[index]].append(timed(forwards[shapes[index]], effort.least_s))
+        for index in order.permutation(len(places)):
+            for row, seconds in visit(station, places[index], effort.least_s).items():
+                samples.setdefault(row, []).append(seconds)
         done += 1
         say(f"pass {done} of {effort.repeats}: {time.monotonic() - started:.1f} s so far")
         if done >= min(2, effort.repeats):
-            yield {shape: summary(found) for shape, found in samples.items()}
+            yield {row: summary(found) for row, found in samples.items()}
 
 
-def _ready(decoder: Decoder, shapes: Sequence[Shape]) -> dict[Shape, UniformForward]:
-    """A forward for every shape on one pool of memory, captured where there is a GPU."""
-    pool = CachePool(decoder, max(cache_bytes(decoder.config, shape, decoder.dtype.itemsize) for shape in shapes))
-    forwards = {
-        shape: UniformForward(decoder, pool.cache(shape), shape.requests, shape.tokens, shape.context, shape.kind)
-        for shape in shapes
-    }
-    if decoder.device.type == "cuda":
-        memory = torch.cuda.graph_pool_handle()
-        for forward in forwards.values():
-            forward.capture(memory)
-    return forwards
+def visit(station: Station, place: Place, least_s: float) -> dict[Key, float]:
+    """Seconds of each row that steps at a place tell of: the median over the steps of this visit."""
+    station.turn_to(place.policy, place.requests)
+    prompt = [1] * place.size
+    if place.method != "prefill":
+        station.scheduler.running += [_standing(station, place) for _ in range(place.requests)]
+    started, steps = time.monotonic(), 0
+    # one step more than count: how long the host takes to get to the next one is part of a step
+    while steps < 3 or (steps <= SAMPLES and time.monotonic() - started < least_s):
+        if place.method == "prefill":
+            _prefill(station, prompt)
+        else:
+            station.step()
+        steps += 1
+    station.scheduler.running.clear()
+    found: dict[Key, list[float]] = {}
+    for step in range(steps - 1):
+        for row, seconds in _told(station, place, step).items():
+            found.setdefault(row, []).append(seconds)
+    return {row: float(np.median(samples)) for row, samples in found.items()}
 
 
-def rows(timings: dict[Shape, Timing]) -> list[Row]:
-    """Profile rows, in microseconds, of forward times."""
+def _standing(station: Station, place: Place) -> Live:
+    """A running request with so many cached tokens, about half of the visit's steps from now."""
+    cached = max(place.context - SAMPLES // 2, 1)
+    number = station.log.send(0, cached, 0.0, station.now)
+    live = Live(number, [1] * cached, Wish(MANY), frozenset(), MANY, tokens=[1])
+    if place.method == "quadratic":
+        nothing, levels = np.ones(LAYOUT_BLOCK, np.int64), np.zeros(LAYOUT_BLOCK, np.uint8)
+        live.held = Held(nothing, nothing, nothing, levels, levels, CONTINUED, live.cached)
+    return live
+
+
+def _prefill(station: Station, prompt: Sequence[int]) -> None:
+    live = station.add(prompt, Wish(2))
+    station.step()
+    station.cancel(live)
+
+
+def _told(station: Station, place: Place, number: int) -> dict[Key, float]:
+    """What one step says: of its forwards by the device's clock, and of the host up to the next step."""
+    log = station.log
+    assert log.log is not None
+    step, following = log.log.steps[number], log.log.steps[number + 1]
+    draft_s, forward_s = log.draft_s[number], log.forward_s[number]
+    whole_s = following.start_s - step.start_s
+    host_s = max(whole_s - forward_s, 0.0)
+    count, context = place.requests, place.requests * place.context
+    if place.method == "prefill":
+        # the simulator knows no host's time of a prefill's own
+        return {("prefill", 1, place.size, 0): whole_s}
+    tokens = count * place.size
+    if place.method == "linear" and place.size == AR:
+        return {("decode", count, tokens, context): forward_s, ("host", count, tokens, 0): host_s}
+    if place.method == "linear":
+        halves = {"draft": draft_s, "verify": forward_s - draft_s}
+        timed = {(kind, count, tokens, context): seconds for kind, seconds in halves.items()}
+        return {**timed, ("host", count, tokens, 0): host_s}
+    return _of_layout(place, step.query_tokens, forward_s, host_s)
+
+
+def _of_layout(place: Place, tokens: int, forward_s: float, host_s: float) -> dict[Key, float]:
+    """The same of a step of one forward. One that only drafts costs what any draft costs, but for the host."""
+    count, context = place.requests, place.requests * place.context
+    if place.method == "quadratic":
+        timed = {("quadratic", count, tokens, context): forward_s, ("host-quadratic", count, tokens, 0): host_s}
+        return timed if tokens == count * place.size else {}
+    if not tokens:
+        return {("host-rows", count, count * place.size, 0): host_s} if place.size == LAYOUT_BLOCK else {}
+    timed = {("rows", count, tokens, context): forward_s, ("host-rows", count, tokens, 0): host_s}
+    return timed if place.size > LAYOUT_BLOCK and tokens == count * place.size else {}
+
+
+def rows(timings: Mapping[Key, Timing]) -> list[Row]:
+    """Profile rows, in microseconds, of these times."""
     return [
-        Row(
-            shape.kind,
-            shape.requests,
-            shape.requests * shape.tokens,
-            shape.requests * shape.context,
-            round(timing.median_s * 1e6, 3),
-            round(timing.spread_s * 1e6, 3),
-            timing.repeats,
-        )
-        for shape, timing in timings.items()
+        Row(*key, round(timing.median_s * 1e6, 3), round(timing.spread_s * 1e6, 3), timing.repeats)
+        for key, timing in timings.items()
     ]

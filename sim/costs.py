@@ -2,7 +2,7 @@
 
 import csv
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -14,7 +14,9 @@ from recguide.traces.errors import InputError
 
 LAYOUTS = {"rows", "quadratic"}
 """Forwards that verify a draft and make the next one."""
-KINDS = ("decode", "draft", "host", "prefill", "quadratic", "rows", "verify")
+HOST = {"rows": "host-rows", "quadratic": "host-quadratic"}
+"""By layout: what the host adds to a step of one forward, where a profile knows it apart from that of a round."""
+KINDS = ("decode", "draft", "host", *HOST.values(), "prefill", "quadratic", "rows", "verify")
 HEADER = (
     "recguide-profile",
     "model",
@@ -43,8 +45,12 @@ CurveOf = Callable[[str, int, int], Curve]
 class CostModel:
     """Seconds of a forward by kind, requests, query tokens and context tokens, the last two summed over requests."""
 
-    def __init__(self, curve_of: CurveOf, *, name: str, model: str = "", gpu: str = "") -> None:
+    def __init__(
+        self, curve_of: CurveOf, *, name: str, model: str = "", gpu: str = "", steps_of: Collection[str] = ()
+    ) -> None:
         self.name, self.model, self.gpu = name, model, gpu
+        self.steps_of = frozenset(steps_of)
+        """Layouts whose steps have a host's time of their own; others take that of a round where they end one."""
         self._curve_of = curve_of
         self._curves: dict[tuple[tuple[str, ...], int, int], Curve] = {}
         self._rounds: dict[tuple[int, int], Curve] = {}
@@ -74,6 +80,15 @@ class CostModel:
     def host_s(self, requests: int, query_tokens: int) -> float:
         """Seconds that the host adds to a round whose verify has these query tokens."""
         return self.curve(("host",), requests, query_tokens)(0)
+
+    def step_host_s(self, layout: str, work: tuple[int, int], rounds: tuple[int, int]) -> float:
+        """Seconds that the host adds to a step of one forward.
+
+        ``work`` are all its requests and query tokens; ``rounds`` those that end a round, and their block sizes.
+        """
+        if layout in self.steps_of:
+            return self.curve((HOST[layout],), *work)(0)
+        return self.host_s(*rounds) if rounds[0] else 0.0
 
 
 class Row(NamedTuple):
@@ -108,7 +123,8 @@ class Profile:
             grids[layout] = {**grids.get("verify", {}), **grids[layout]}
         name, model, gpu = Path(self.path).stem, self.header["model"], self.header["gpu"]
         surfaces = {kind: Surface(grid) for kind, grid in grids.items()}
-        return CostModel(partial(_profiled, self.path, surfaces), name=name, model=model, gpu=gpu)
+        layouts = [layout for layout, kind in HOST.items() if kind in surfaces]
+        return CostModel(partial(_profiled, self.path, surfaces), name=name, model=model, gpu=gpu, steps_of=layouts)
 
 
 def _profiled(path: str, surfaces: Mapping[str, Surface], kind: str, requests: int, query_tokens: int) -> Curve:
@@ -118,7 +134,7 @@ def _profiled(path: str, surfaces: Mapping[str, Surface], kind: str, requests: i
         # prompts of one forward are profiled as one prompt of their total length
         return surfaces[kind].at(1, query_tokens)
     curve = surfaces[kind].at(requests, query_tokens)
-    return _everywhere(curve) if kind == "host" and curve.low <= curve.high else curve
+    return _everywhere(curve) if kind.startswith("host") and curve.low <= curve.high else curve
 
 
 def constant_costs(**seconds: float) -> CostModel:
@@ -215,7 +231,7 @@ def _read_row(where: str, line: str) -> Row:
     requests = _number(where, "requests", named, least=1)
     query_tokens = _number(where, "query_tokens", named, least=requests)
     context_tokens = _number(where, "context_tokens", named, least=0)
-    median_us = _number(where, "median_us", named, least=0 if cells[0] == "host" else 1e-3, whole=False)
+    median_us = _number(where, "median_us", named, least=0 if cells[0].startswith("host") else 1e-3, whole=False)
     spread_us = _number(where, "spread_us", named, least=0, whole=False)
     repeats = _number(where, "repeats", named, least=1)
     return Row(cells[0], int(requests), int(query_tokens), int(context_tokens), median_us, spread_us, int(repeats))

@@ -140,9 +140,9 @@ class JointSteps:
         kind = kind_of("rows", bool(len(self._drafting)), tokens, verified, largest)
         curve = self.costs.curve((kind,), count, drafted + tokens)
         seconds, outside = curve(context), not curve.covers(context)
+        seconds += self.costs.step_host_s("rows", (count, drafted + tokens), (len(self._sizes), verified))
         if not tokens:
             return Work(seconds, int(self.sizes[self._draft_size].max()), count, 0, context, drafted, 0, outside)
-        seconds += self.costs.host_s(len(self._sizes), verified)
         return Work(seconds, largest, count, drafted + tokens, context, 0, 0, outside)
 
     def finish(self, running: Running, step: int) -> tuple[list[int], list[int]]:

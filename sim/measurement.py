@@ -9,7 +9,7 @@ import gzip
 import json
 import re
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, fields, replace
+from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +18,8 @@ from numpy.typing import NDArray
 
 from recguide.sim.detailed import detailed
 from recguide.sim.log import Replay
+from recguide.sim.rounds import Ints
+from recguide.sim.stopped import ended
 from recguide.traces.checks import require
 from recguide.traces.errors import InputError
 from recguide.traces.files import replacing
@@ -88,6 +90,10 @@ class Measurement:
     """[steps] Of the draft forward by the device's clock."""
     forward_s: Seconds
     """[steps] Of all forwards by the device's clock; the rest of a step is the host's."""
+    limits: Ints | None = None
+    """[requests] Output tokens after which each was made to end, if it came that far; None: as recorded."""
+    stopped: bool = False
+    """Whether it was stopped where it stood, behind its last step."""
 
 
 def name_of(policy: str, dataset: str, concurrency: int, repeat: int, role: str = ROLES[0], session: int = 0) -> str:
@@ -121,9 +127,13 @@ def _log(measured: Measurement) -> dict[str, Any]:
     if run.kv_pages is not None:
         steps["kv_pages"] = run.kv_pages
     emissions = {name: getattr(run, f"emission_{name}") for name in EMISSIONS}
-    tables = {"steps": steps, "emissions": emissions, "requests": {name: getattr(run, name) for name in TIMES}}
+    requests = {name: getattr(run, name) for name in TIMES}
+    if measured.limits is not None:
+        requests["limit"] = measured.limits
+    tables = {"steps": steps, "emissions": emissions, "requests": requests}
     listed = {kind: {name: _listed(column) for name, column in table.items()} for kind, table in tables.items()}
-    return {**listed, "preemptions": run.preemptions, "recomputed_tokens": run.recomputed_tokens}
+    counts = {name: getattr(run, name) for name in COUNTS}
+    return {**listed, "stopped": measured.stopped, **counts}
 
 
 def _listed(column: NDArray[Any]) -> list[Any]:
@@ -161,11 +171,16 @@ def _parsed(document: object) -> Measurement:
     emitted = {name: _column(emissions, name, "emissions", whole=True) for name in EMISSIONS}
     lens = {name: _column(whole, name, "", count, whole=True) for name in ("input_lens", "output_lens")}
     pages = _column(steps, "kv_pages", "steps", size, whole=True) if "kv_pages" in steps else None
+    limits = _column(requests, "limit", "requests", count, whole=True) if "limit" in requests else None
+    stopped = log.get("stopped", False)
+    require(isinstance(stopped, bool), "log.stopped", stopped, "true or false")
     _check(columns, own, emitted, lens)
     run = _replay(about, times, columns, emitted, lens, pages, [_count(log, name) for name in COUNTS])
     require(whole.get("total_output_tokens") == int(lens["output_lens"].sum()), "total_output_tokens",
             whole.get("total_output_tokens"), "the sum of output_lens")  # fmt: skip
-    return Measurement(about, run, own["draft_s"], own["forward_s"])
+    if limits is not None:
+        _holds(lens["output_lens"] <= limits, "output_lens", "up to log.requests.limit")
+    return Measurement(about, run, own["draft_s"], own["forward_s"], limits, stopped)
 
 
 def _replay(
@@ -197,23 +212,11 @@ def _replay(
         cut_rounds=None,
         reused_tokens=None,
     )
-    run = with_ends(run)
+    run = ended(run)
     slack = 2 * 10.0**-DECIMALS
     ordered = (run.sent_s <= run.started_s + slack) & (run.started_s <= run.first_token_s + slack)
     _holds(ordered, "log.requests.started_s", "from when it was sent to its first token")
     return run
-
-
-def with_ends(run: Replay) -> Replay:
-    """The same run whose first tokens and finishes are at the ends of their steps, to the last bit.
-
-    Figures compare these times with each other; a clock that was shifted or rounded has them apart.
-    """
-    ends = (run.steps["start_s"] + run.steps["seconds"])[run.emission_step]
-    first, last = np.full(len(run.request), np.inf), np.zeros(len(run.request))
-    np.minimum.at(first, run.emission_request, ends)
-    np.maximum.at(last, run.emission_request, ends)
-    return replace(run, first_token_s=first, finished_s=last)
 
 
 def _about(found: Mapping[str, Any]) -> About:

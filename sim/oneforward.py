@@ -58,9 +58,9 @@ class OneForward:
         kinds = (kind_of(self.kind, bool(len(drafts)), tokens, verified, largest),)
         curve = self.costs.curve(kinds, count, drafted + tokens)
         seconds, outside = curve(context), not curve.covers(context)
+        seconds += self.costs.step_host_s(self.kind, (count, drafted + tokens), (len(self._rounds), verified))
         if not tokens:
             return Work(seconds, int(drafts.max()), count, 0, context, drafted, 0, outside)
-        seconds += self.costs.host_s(len(self._rounds), verified)
         return Work(seconds, largest, count, drafted + tokens, context, 0, 0, outside)
 
     def finish(self, running: Running, step: int) -> tuple[list[int], list[int]]:

@@ -10,7 +10,7 @@ import numpy as np
 from recguide.sim.batching import Batching
 from recguide.sim.bound import over
 from recguide.sim.closed import ClosedLoop
-from recguide.sim.costs import PREFILL, ROUND, CostModel
+from recguide.sim.costs import HOST, PREFILL, ROUND, CostModel
 from recguide.sim.curves import Curve
 from recguide.sim.history import Floats
 from recguide.sim.log import PREFILL_STEP, Replay, Step
@@ -195,8 +195,11 @@ def _one_forward(layout: str, costs: CostModel, played: Played, cached: Ints, re
         lambda which, *shape: costs.curve((str(names[which]),), *shape), context, kind, requests, drafted + tokens
     )
     some = tokens > 0
-    host = partial(costs.curve, ("host",))
-    seconds[some] += over_shapes(host, 0 * context[some], played.sums(rounds.astype(np.int64))[some], verified[some])[0]
+    if layout in costs.steps_of:
+        seconds += over_shapes(partial(costs.curve, (HOST[layout],)), 0 * context, requests, drafted + tokens)[0]
+    else:
+        count = played.sums(rounds.astype(np.int64))[some]
+        seconds[some] += over_shapes(partial(costs.curve, ("host",)), 0 * context[some], count, verified[some])[0]
     return {
         "seconds": seconds,
         "block_size": np.where(some, largest, played.largest(played.block_size)),

@@ -18,7 +18,8 @@ def parts_of(run: Replay, costs: CostModel) -> Iterator[dict[str, float]]:
         if size == PREFILL_STEP:
             yield {"prefill": seconds}
         elif not tokens:
-            yield {"draft": seconds}
+            host_s = costs.step_host_s("rows", (steps["requests"][i], drafted), (0, 0))
+            yield {"draft": seconds - host_s, "host": host_s} if host_s else {"draft": seconds}
         elif drafted:
             # where blocks are filled up, everyone's draft is paid for
             count, cached = (steps["requests"][i], steps["context_tokens"][i]) if steps["padding"][i] else (
@@ -28,7 +29,8 @@ def parts_of(run: Replay, costs: CostModel) -> Iterator[dict[str, float]]:
             host_s = costs.host_s(steps["requests"][i], tokens)
             yield {"draft": draft_s, "verify": seconds - draft_s - host_s, "host": host_s}
         else:
-            host_s = costs.host_s(rounds[i], verified[i])
+            shape = (steps["requests"][i], tokens), (rounds[i], verified[i])
+            host_s = costs.host_s(*shape[1]) if size == AR else costs.step_host_s("rows", *shape)
             name = "decode" if size == AR else "verify" if tokens == verified[i] else "verify and draft"
             yield {name: seconds - host_s, "host": host_s}
 

@@ -14,7 +14,7 @@ from recguide.sim.rounds import Rounds
 from recguide.traces.dense import DenseTrace
 from recguide.validation.agreement import Agreement, agreement
 from recguide.validation.budget import Budget, budget
-from recguide.validation.replaying import Costs, Recorded, simulated
+from recguide.validation.replaying import Costs, Recorded, limited, simulated
 
 THROUGHPUT, PER_REQUEST = "throughput", "throughput_per_request"
 COUNTED = ("prefill_forwards", "decode_forwards", "draft_forwards", "verify_forwards", "forwards", "num_rounds",
@@ -82,13 +82,16 @@ def compare(
 
 
 def _foretold(runs: Sequence[Measurement], recorded: Recorded, costs: Costs) -> tuple[list[Replay], Rounds]:
-    """The simulated run of each repeat; repeats with the same requests share it."""
-    known: dict[tuple[int, ...], tuple[Replay, Rounds]] = {}
+    """The simulated run of each repeat; repeats with the same requests, cut alike, share it."""
+    known: dict[tuple[object, ...], tuple[Replay, Rounds]] = {}
+    made = []
     for each in runs:
-        rows = tuple(recorded.rows_of(each))
-        if rows not in known:
-            known[rows] = simulated(recorded.trace, list(rows), each, costs)
-    made = [known[tuple(recorded.rows_of(each))] for each in runs]
+        rows = recorded.rows_of(each)
+        limits = () if each.limits is None else tuple(each.limits.tolist())
+        key = (*rows, limits, each.stopped and len(each.run.steps["seconds"]))
+        if key not in known:
+            known[key] = simulated(recorded.trace, rows, each, costs)
+        made.append(known[key])
     return [run for run, _ in made], made[0][1]
 
 
@@ -144,4 +147,7 @@ def _agreement(found: Sequence[Agreement]) -> Agreement:
 
 def _other_outputs(recorded: Recorded, run: Measurement) -> int:
     known = [recorded.trace.requests[recorded.rows[name]].output_tokens for name in run.about.request_ids]
-    return int((run.run.output_tokens != np.array(known)).sum())
+    if run.stopped:
+        # what it was stopped at says nothing of its length
+        return 0
+    return int((run.run.output_tokens != limited(np.array(known), run)).sum())

@@ -8,9 +8,9 @@ from numpy.typing import NDArray
 
 from recguide.sim.costs import PREFILL, ROUND, CostModel
 from recguide.sim.log import PREFILL_STEP, Replay
-from recguide.sim.measurement import with_ends
 from recguide.sim.oneforward import kind_of
 from recguide.sim.rounds import AR, Ints
+from recguide.sim.stopped import ended
 from recguide.validation.agreement import emitted_before
 
 Seconds = NDArray[np.float64]
@@ -54,7 +54,7 @@ def _price(
     if not drafted or not tokens:
         verified = int(sizes.sum())
         kind = kind_of(layout, len(sizes) < requests, tokens, verified, int(sizes.max(initial=0)))
-        host = costs.host_s(len(sizes), verified) if tokens else 0.0
+        host = costs.step_host_s(layout, (requests, tokens or drafted), (len(sizes), verified))
         return costs.forward_s(kind, requests, tokens or drafted, context), host
     if drafted == tokens:
         drafting, draft_context = requests, context
@@ -85,4 +85,4 @@ def retimed(run: Replay, seconds: Seconds) -> Replay:
     old = np.maximum.accumulate(old)
     steps = {**run.steps, "start_s": new[::2], "seconds": seconds}
     sent_s, started_s = (np.interp(times, old, new) for times in (run.sent_s, run.started_s))
-    return with_ends(replace(run, steps=steps, sent_s=sent_s, started_s=started_s))
+    return ended(replace(run, steps=steps, sent_s=sent_s, started_s=started_s))

@@ -5,16 +5,18 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 
-from recguide.sim.arrivals import Clients, as_recorded
+from recguide.sim.arrivals import Arrival, Clients, as_recorded
 from recguide.sim.batching import batching_named
 from recguide.sim.catalogue import make_policy, rounds_for
 from recguide.sim.costs import CostModel
 from recguide.sim.log import Replay
-from recguide.sim.measurement import Measurement
+from recguide.sim.measurement import About, Measurement
 from recguide.sim.memory import Limits
 from recguide.sim.replay import serve
-from recguide.sim.rounds import Rounds
+from recguide.sim.rounds import Ints, Rounds
+from recguide.sim.stopped import first_steps
 from recguide.traces.checks import require
 from recguide.traces.dense import DenseTrace
 from recguide.traces.errors import InputError
@@ -46,14 +48,29 @@ class Recorded:
         if unknown:
             raise InputError(f"{about.name}: request {unknown[0]!r}: not in the trace")
         rows = [self.rows[name] for name in about.request_ids]
-        for field, known in (("prompt_tokens", True), ("output_tokens", about.acceptance == "forced")):
-            recorded = np.array([getattr(self.trace.requests[row], field) for row in rows])
-            wrong = np.flatnonzero(recorded != getattr(run, field))
-            if known and len(wrong):
-                at = int(wrong[0])
-                name, found, allowed = about.request_ids[at], getattr(run, field)[at], recorded[at]
-                raise InputError(f"{about.name}: request {name!r}: {field}: found {found}, allowed: {allowed}")
+        prompts, outputs = (
+            np.array([getattr(self.trace.requests[row], field) for row in rows])
+            for field in ("prompt_tokens", "output_tokens")
+        )
+        _hold(about, "prompt_tokens", run.prompt_tokens, prompts, run.prompt_tokens == prompts)
+        if about.acceptance == "forced":
+            wanted = limited(outputs, measured)
+            same = run.output_tokens <= wanted if measured.stopped else run.output_tokens == wanted
+            _hold(about, "output_tokens", run.output_tokens, wanted, same)
         return rows
+
+
+def _hold(about: About, field: str, found: Ints, allowed: Ints, holds: NDArray[np.bool_]) -> None:
+    """ValueError with the first request that is wrong."""
+    if not holds.all():
+        at = int(np.argmin(holds))
+        where = f"{about.name}: request {about.request_ids[at]!r}: {field}"
+        raise InputError(f"{where}: found {found[at]}, allowed: {allowed[at]}")
+
+
+def limited(outputs: Ints, measured: Measurement) -> Ints:
+    """[requests] Output tokens as far as the run let each request come, had it not been stopped."""
+    return outputs if measured.limits is None else np.minimum(outputs, measured.limits)
 
 
 def recorded(trace: DenseTrace) -> Recorded:
@@ -62,17 +79,28 @@ def recorded(trace: DenseTrace) -> Recorded:
 
 
 def simulated(trace: DenseTrace, rows: list[int], measured: Measurement, costs: Costs) -> tuple[Replay, Rounds]:
-    """The run as the simulator foretells it from these rows of a trace, and the rounds that it was told."""
+    """The run as the simulator foretells it from these rows of a trace, and the rounds that it was told.
+
+    A run that was stopped is foretold up to its last step.
+    """
     about = measured.about
     rounds = rounds_for(trace, [about.policy])
     pages = None if about.kv_tokens is None else Limits().pages(about.kv_tokens)
+    outputs = rounds.output_tokens[rows]
+    wanted = limited(outputs, measured)
+    arrivals = as_recorded(rounds, rows)
     run = serve(
         rounds,
         costs.steps,
         make_policy(about.policy, rounds, costs.policies),
-        Clients(as_recorded(rounds, rows), about.concurrency),
+        Clients(map(_shortened, arrivals, wanted.tolist()), about.concurrency),
         batching=batching_named(about.batching),
         limits=Limits(about.max_batched_tokens, max_running=about.concurrency, kv_pages=pages),
+        resized=bool((wanted < outputs).any()),
         closed=True,
     )
-    return run, rounds
+    return first_steps(run, len(measured.run.steps["seconds"])) if measured.stopped else run, rounds
+
+
+def _shortened(arrival: Arrival, output_tokens: int) -> Arrival:
+    return arrival._replace(output_tokens=output_tokens)

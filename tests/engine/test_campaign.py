@@ -1,5 +1,6 @@
 """Measured runs of the serving engine, as the simulator and its files see them."""
 
+import time
 from dataclasses import replace
 
 import numpy as np
@@ -10,14 +11,18 @@ from loads import COSTS
 from strategies import random_trace
 from tiny import recorded, tiny_model
 
-from recguide.engine.campaign import Server, closed_loop
-from recguide.engine.measure_command import parse_anchor, whole_numbers
+from recguide.engine.campaign import Server, Stop, closed_loop, engine_config, staggered
+from recguide.engine.measure_command import grid_of, parse_anchor, parse_point, whole_numbers
 from recguide.engine.measure_run import pending, prompts_of
+from recguide.engine.station import Aside, Station, StoppableClock
+from recguide.sim.arrivals import Clients, as_recorded
 from recguide.sim.campaigns import PointKey
 from recguide.sim.measurement import name_of
-from recguide.sim.replay import replay
+from recguide.sim.replay import replay, serve
 from recguide.sim.rounds import rounds_of
+from recguide.sim.stopped import first_steps
 from recguide.traces.errors import InputError
+from recguide.validation.agreement import same_steps
 
 PROMPTS = [[4, 5, 6], [8, 10, 9, 4], [5, 1, 5, 1], [9], [6, 6, 8, 1, 4, 4], [10, 4]]
 KEYS = [(view, size) for view in ("seeded", "continuation") for size in GRID]
@@ -36,14 +41,22 @@ def prompts_of_ids(trace):
     return {f"p/{i}": ids for i, ids in enumerate(PROMPTS)}
 
 
+def station(model, trace, most_running=4):
+    config = engine_config(trace.provenance, most_running, "bucket", 2048, None)
+    return Station(model.decoder, list(POLICIES.values()), config, time.perf_counter)
+
+
+def server(model, trace):
+    return Server(station(model, trace), trace, prompts_of_ids(trace))
+
+
 @pytest.mark.parametrize("policy", ["ar", "fixed:8", "certain", "overlap", "tidar"])
 @pytest.mark.parametrize("concurrency", [1, 4])
 def test_a_measured_loop_takes_the_steps_of_a_simulated_one(policy, concurrency) -> None:
     model = tiny_model(2, 0)
     trace = recorded(model, PROMPTS, GRID, 24)
     order = [3, 0, 5, 1, 2, 4, 0, 3]
-    server = Server(model.decoder, trace, prompts_of_ids(trace))
-    found = closed_loop(server, lambda: POLICIES[policy], order, concurrency, None)
+    found = closed_loop(server(model, trace), POLICIES[policy], order, concurrency)
     wanted = replay(rounds_of(trace, KEYS), COSTS, POLICIES[policy], concurrency=concurrency, order=order)
     for name in SHAPES:
         assert found.run.steps[name].tolist() == wanted.steps[name].tolist(), name
@@ -63,18 +76,56 @@ def test_a_forced_run_ends_as_recorded_whatever_the_weights() -> None:
     trace = random_trace(5, 6, GRID, max_output_tokens=40, ease=0.9, max_context=448)
     model = tiny_model(1, 0)
     model.decoder.config = replace(model.config, max_context=448)
-    found = closed_loop(Server(model.decoder, trace, None), lambda: POLICIES["fixed:8"], range(6), 3, None)
+    found = closed_loop(Server(station(model, trace), trace, None), POLICIES["fixed:8"], range(6), 3)
     assert found.run.output_tokens.tolist() == [request.output_tokens for request in trace.requests]
     assert found.served is None
 
 
-def test_after_the_steady_time_nothing_more_is_sent_and_those_that_were_are_finished() -> None:
+@pytest.mark.parametrize("policy", ["ar", "fixed:8", "certain", "overlap", "tidar"])
+def test_a_stopped_run_is_the_beginning_of_a_whole_one_and_is_simulated_as_that(policy) -> None:
     model = tiny_model(2, 0)
     trace = recorded(model, PROMPTS, GRID, 24)
-    server = Server(model.decoder, trace, prompts_of_ids(trace))
-    found = closed_loop(server, lambda: POLICIES["ar"], list(range(6)) * 4, 2, 1e-9)
-    assert 2 <= len(found.run.request) < 24
-    assert np.isfinite(found.run.finished_s).all()
+    order = [3, 0, 5, 1, 2, 4, 0, 3]
+    mine, limits = server(model, trace), staggered(np.array([24] * len(order)), 3, 24, 0).tolist()
+    first = closed_loop(mine, POLICIES[policy], order, 3, limits, Stop(steady_s=0.0))
+    steps = len(first.run.steps["seconds"]) + 4
+    found = closed_loop(mine, POLICIES[policy], order, 3, limits, Stop(steps=steps))
+    whole = closed_loop(mine, POLICIES[policy], order, 3, limits)
+    assert (first.stopped, found.stopped, whole.stopped) == (True, True, False)
+    assert len(found.run.steps["seconds"]) == steps
+    assert same_steps(found.run, first_steps(whole.run, steps))
+    assert found.run.output_tokens.tolist() == first_steps(whole.run, steps).output_tokens.tolist()
+    clients = Clients(
+        (each._replace(output_tokens=min(each.output_tokens, limit))
+         for each, limit in zip(as_recorded(rounds_of(trace, KEYS), order), limits, strict=True)), 3)  # fmt: skip
+    wanted = serve(rounds_of(trace, KEYS), COSTS, POLICIES[policy], clients, resized=True, closed=True)
+    assert same_steps(found.run, first_steps(wanted, steps))
+    assert found.served is not None
+    outputs = [request.output_tokens for request in found.served.trace(trace.provenance).requests]
+    assert outputs == found.run.output_tokens.tolist()
+
+
+def test_the_first_requests_end_one_after_the_other() -> None:
+    limits = staggered(np.array([40, 80, 120, 160, 99, 98]), 4, 500, 0)
+    assert sorted((limits[:4] / [40, 80, 120, 160]).tolist()) == [0.25, 0.5, 0.75, 1.0]
+    assert limits[4:].tolist() == [500, 500]
+    assert staggered(np.array([40]), 1, 500, 0).tolist() == [40]
+
+
+def test_the_clock_stands_still_while_a_judge_works() -> None:
+    now = [0.0]
+    clock = StoppableClock(lambda: now[0])
+
+    class Slow:
+        def verified(self, *what):
+            now[0] += 5.0
+            return what
+
+    now[0] = 2.0
+    assert Aside(Slow(), clock).verified(1, 2, 3, 4) == (1, 2, 3, 4)
+    assert clock() == 2.0
+    now[0] += 1.0
+    assert clock() == 3.0
 
 
 def test_passes_interleave_and_every_second_one_goes_backwards(tmp_path) -> None:
@@ -103,6 +154,15 @@ def test_prompts_come_out_of_the_trace_or_their_lack_is_told() -> None:
 def test_anchors_and_concurrencies_are_read() -> None:
     assert parse_anchor("overlap:B=8@4") == ("overlap:B=8", "all", 4)
     assert whole_numbers("1, 8,64") == (1, 8, 64)
+    assert parse_point("overlap:B=8@4") == ("overlap:B=8", "all", 4)
+    assert parse_point("ar@4@gsm8k") == ("ar", "gsm8k", 4)
+    assert grid_of(["ar", "overlap@1", "ar"], (1, 2), ["all"]) == (
+        ("ar", "all", 1), ("overlap", "all", 1), ("ar", "all", 2),
+    )  # fmt: skip
+    with pytest.raises(InputError, match=r"--policy ar: concurrency: found \[4\]"):
+        grid_of(["ar@4"], (1, 2), ["all"])
+    with pytest.raises(InputError, match="--more: found 'ar'"):
+        parse_point("ar")
     for text in ("fixed:16", "@4", "ar@0", "ar@x"):
         with pytest.raises(InputError, match="--anchor: found"):
             parse_anchor(text)

@@ -1,112 +1,76 @@
-"""A profile measures forwards that compute what serving computes, at every shape of its grid."""
+"""A profile measures the steps of the serving engine, at every place of its grid."""
 
-import copy
 import math
-from dataclasses import replace
 
 import numpy as np
 import pytest
-import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from tiny import TINY, tiny_model
+from tiny import tiny_model
 
-from recguide.engine.attention import causal_mask, draft_mask
-from recguide.engine.decode import pick
-from recguide.engine.host import Rounds, measure_host
-from recguide.engine.model import KVCache
-from recguide.engine.profiling import CachePool, Effort, Grid, Shape, cache_bytes, measure, rows, summary
+from recguide.engine.profiling import Effort, Grid, Place, measure, rows, station_for, summary, visit
 from recguide.engine.shapes import SHAPES
-from recguide.engine.uniform import UniformForward
 from recguide.sim.costs import read_profile
 
-CONTEXT = 6
+TINY_GRID = Grid((1, 2), (8, 16), (4,), (8,), layout_requests=1)
+KINDS = {"decode", "draft", "verify", "host", "rows", "host-rows", "quadratic", "host-quadratic", "prefill"}
 
 
 def silent(text: str) -> None:
     pass
 
 
-def filled_caches(decoder, requests: int, tokens: int) -> list[KVCache]:
-    """Two caches that hold the same context, random keys of it included."""
-    cache = KVCache(decoder.config, requests, CONTEXT + tokens, "cpu", torch.float32)
-    for part in (cache.keys, cache.values):
-        part[:, :, :, :CONTEXT].normal_(generator=torch.Generator().manual_seed(0))
-    return [cache, KVCache.over(cache.keys.clone(), cache.values.clone())]
+@pytest.fixture(scope="module")
+def station():
+    return station_for(tiny_model(2, 0).decoder, TINY_GRID)
 
 
-@pytest.mark.parametrize(("kind", "tokens"), [("decode", 1), ("verify", 4), ("draft", 4), ("prefill", 9)])
-@pytest.mark.parametrize("requests", [1, 3])
-def test_a_measured_forward_picks_the_tokens_of_a_served_one(kind, tokens, requests):
-    decoder = tiny_model(2, 0).decoder
-    measured, served = filled_caches(decoder, requests, tokens)
-    forward = UniformForward(decoder, measured, requests, tokens, CONTEXT, kind)
-    forward.step()
-    start = torch.full((requests,), CONTEXT)
-    mask = (draft_mask if kind == "draft" else causal_mask)(start, tokens, CONTEXT + tokens)
-    slots = CONTEXT + torch.arange(tokens).expand(requests, -1)
-    with torch.no_grad():
-        hidden = decoder.hidden(forward.ids, slots, mask, served, slots, draft=kind == "draft")
-    # a prefill needs its last token scored, and no other
-    expected = pick(decoder, hidden)[:, -1:] if kind == "prefill" else pick(decoder, hidden)
-    assert torch.equal(forward.picked, expected)
-    torch.testing.assert_close(measured.keys, served.keys)
-    torch.testing.assert_close(measured.values, served.values)
+@pytest.mark.parametrize(
+    ("place", "told"),
+    [
+        (Place("linear", 2, 1, 16), {("decode", 2, 2, 32), ("host", 2, 2, 0)}),
+        (Place("linear", 2, 4, 16), {("draft", 2, 8, 32), ("verify", 2, 8, 32), ("host", 2, 8, 0)}),
+        (Place("rows", 1, 16, 8), {("host-rows", 1, 16, 0)}),
+        (Place("rows", 1, 48, 8), {("rows", 1, 48, 8), ("host-rows", 1, 48, 0)}),
+        (Place("rows", 1, 64, 8), {("rows", 1, 64, 8), ("host-rows", 1, 64, 0)}),
+        (Place("rows", 1, 128, 8), {("rows", 1, 128, 8), ("host-rows", 1, 128, 0)}),
+        (Place("quadratic", 1, 272, 8), {("quadratic", 1, 272, 8), ("host-quadratic", 1, 272, 0)}),
+        (Place("prefill", 1, 8, 0), {("prefill", 1, 8, 0)}),
+    ],
+)
+def test_a_visit_tells_of_the_rows_that_its_steps_have(station, place, told):
+    found = visit(station, place, 0.0)
+    assert set(found) == told
+    assert all(0 <= seconds < 60 for seconds in found.values())
+    assert not station.in_flight
+    for step in station.log.log.steps:
+        assert step.requests == place.requests
+        assert abs(step.context_tokens - place.requests * place.context) <= 8 * place.requests
 
 
-@pytest.mark.gpu
-@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
-@pytest.mark.parametrize(("kind", "tokens"), [("decode", 1), ("verify", 4), ("draft", 4), ("prefill", 9)])
-def test_a_graph_on_the_gpu_computes_what_masked_attention_does(kind, tokens):
-    decoder = copy.deepcopy(tiny_model(2, 0).decoder).to("cuda", torch.bfloat16)
-    cache = KVCache(decoder.config, 2, CONTEXT + tokens, "cuda", torch.bfloat16)
-    for part in (cache.keys, cache.values):
-        part.normal_()
-    served = KVCache.over(cache.keys.clone(), cache.values.clone())
-    forward = UniformForward(decoder, cache, 2, tokens, CONTEXT, kind)
-    forward.capture(torch.cuda.graph_pool_handle())
-    forward.replay()
-    start = torch.full((2,), CONTEXT, device="cuda")
-    mask = (draft_mask if kind == "draft" else causal_mask)(start, tokens, CONTEXT + tokens)
-    slots = CONTEXT + torch.arange(tokens, device="cuda").expand(2, -1)
-    with torch.no_grad():
-        decoder.hidden(forward.ids, slots, mask, served, slots, draft=kind == "draft")
-    # the second layer's keys depend on the first one's attention
-    torch.testing.assert_close(cache.keys, served.keys, atol=0.05, rtol=0.05)
+def test_every_pass_after_the_first_gives_a_timing_of_every_row(station):
+    passes = list(measure(station, TINY_GRID, Effort(3, 0.0), silent))
+    assert len(passes) == 2
+    linear, rows_of_one, quadratic = 2 * 2 * 3 + 2 * 2, 2 * 4 + 5, 2 + 1
+    for timings in passes:
+        assert {kind for kind, *_ in timings} == KINDS
+        assert len(timings) == linear + rows_of_one + quadratic + 1
+    assert [timings["decode", 1, 1, 8].repeats for timings in passes] == [2, 3]
+    (only,) = measure(station, Grid((1,), (8,), (4,), (8,), 0), Effort(1, 0.0), silent)
+    assert {kind for kind, *_ in only} == {"decode", "draft", "verify", "host", "prefill"}
 
 
-def test_mixed_layouts_draft_behind_the_verifiers_own_tokens():
-    decoder = tiny_model(2, 0).decoder
-    for kind, tokens in (("rows", 66), ("quadratic", 272)):
-        cache = KVCache(replace(TINY, max_context=400), 2, CONTEXT + tokens, "cpu", torch.float32)
-        forward = UniformForward(decoder, cache, 2, tokens, CONTEXT, kind)
-        assert not forward.draft[:, :16].any()
-        assert forward.draft[:, 16:].all()
-        forward.step()
-        assert forward.picked.shape == (2, tokens)
+def test_time_that_is_up_cuts_all_but_two_passes(station):
+    (timings,) = measure(station, Grid((1,), (8,), (4,), (8,), 0), Effort(9, 0.0, seconds=0.0), silent)
+    assert timings["decode", 1, 1, 8].repeats == 2
 
 
-def test_the_grid_has_every_shape_once():
+def test_the_grid_has_every_place_once():
     grid = Grid((1, 2, 16), (8, 64), (4, 8), (32,), layout_requests=2)
-    shapes = list(grid.shapes())
-    assert len(shapes) == len(set(shapes)) == 3 * 2 * (1 + 2 * 2) + 2 * 2 * 2 + 1
-    assert {shape.requests for shape in shapes if shape.kind in ("rows", "quadratic")} == {1, 2}
-    assert {shape.tokens for shape in shapes if shape.kind == "verify"} == {4, 8}
-    assert len(list(Grid().shapes())) == 245
-
-
-def test_caches_of_all_shapes_lie_on_memory_of_the_size_computed_for_them():
-    decoder = tiny_model(0, 0).decoder
-    shapes = [Shape("verify", 3, 4, 10), Shape("decode", 1, 1, 60)]
-    needed = [cache_bytes(decoder.config, shape, 4) for shape in shapes]
-    # keys and values of 2 layers, 2 heads of 8 numbers of 4 bytes
-    assert needed == [2 * 2 * 2 * 8 * 4 * 3 * 14, 2 * 2 * 2 * 8 * 4 * 61]
-    pool = CachePool(decoder, max(needed))
-    for shape in shapes:
-        cache = pool.cache(shape)
-        assert cache.keys.shape == (2, shape.requests, 2, shape.context + shape.tokens, 8)
-        assert cache.keys.data_ptr() == pool.keys.data_ptr()
-        assert (cache.values != 0).any()
+    places = list(grid.places())
+    assert len(places) == len(set(places)) == 3 * 2 * 3 + 2 * 2 * 6 + 1
+    assert {place.requests for place in places if place.method in ("rows", "quadratic")} == {1, 2}
+    assert not any(place.method == "quadratic" for place in Grid(layouts=("rows",)).places())
 
 
 @given(st.lists(st.floats(1e-6, 10), min_size=1, max_size=9))
@@ -133,53 +97,9 @@ def test_passes_go_on_while_another_one_fits(effort, done, spent, goes_on):
     assert effort.another(done, spent) == goes_on
 
 
-def test_every_pass_after_the_first_gives_a_timing_of_every_shape():
-    shapes = [Shape("decode", 1, 1, 4), Shape("draft", 2, 4, 4), Shape("prefill", 1, 8, 0)]
-    passes = list(measure(tiny_model(0, 0).decoder, shapes, Effort(3, 0.0), silent))
-    assert [timing.repeats for timings in passes for timing in timings.values()] == [2] * 3 + [3] * 3
-    for timings in passes:
-        assert list(timings) == shapes
-        assert all(0 < timing.median_s < 60 for timing in timings.values())
-    (only,) = measure(tiny_model(0, 0).decoder, shapes, Effort(1, 0.0), silent)
-    assert {timing.repeats for timing in only.values()} == {1}
-
-
-def test_time_that_is_up_cuts_all_but_two_passes():
-    shapes = [Shape("decode", 1, 1, 4)]
-    (timings,) = measure(tiny_model(0, 0).decoder, shapes, Effort(9, 0.0, seconds=0.0), silent)
-    assert timings[shapes[0]].repeats == 2
-
-
-def test_a_row_counts_the_tokens_of_all_requests():
-    (row,) = rows({Shape("verify", 3, 4, 10): summary([1e-3, 2e-3, 4e-3])})
+def test_rows_are_in_microseconds():
+    (row,) = rows({("verify", 3, 12, 30): summary([1e-3, 2e-3, 4e-3])})
     assert tuple(row) == ("verify", 3, 12, 30, 2000.0, 750.0, 3)
-
-
-@pytest.mark.parametrize("draft_shift", [0, 1])
-@pytest.mark.parametrize("block_size", [1, 4])
-def test_rounds_of_the_host_emit_what_their_forwards_accepted(draft_shift, block_size):
-    decoder = tiny_model(4, draft_shift).decoder
-    rounds = Rounds(decoder, CachePool(decoder, 2**16), 3, block_size, CONTEXT)
-    for _ in range(4):
-        before = [len(output) for output in rounds.outputs]
-        rounds.round()
-        verify = rounds.forwards[-1]
-        for row, (count, output) in enumerate(zip(before, rounds.outputs, strict=True)):
-            drafted, picked = verify.ids[row, 1:].tolist(), verify.picked[row].tolist()
-            matched = [ours == theirs for ours, theirs in zip(drafted, picked[:-1], strict=True)] + [False]
-            accepted = matched.index(False) + 1
-            assert output[count:] == picked[:accepted]
-            assert rounds.lengths[row] == CONTEXT + len(output)
-            assert rounds.seeds[row] == output[-1]
-
-
-def test_the_host_is_measured_for_every_batch_and_block_size():
-    decoder = tiny_model(0, 0).decoder
-    found = measure_host(decoder, (1, 2), (1, 4), Effort(3, 0.0, seconds=60.0), silent, context=CONTEXT)
-    assert set(found) == {Shape("host", requests, size, 0) for requests in (1, 2) for size in (1, 4)}
-    assert all(timing.repeats == 3 and 0 <= timing.median_s < 60 for timing in found.values())
-    hurried = measure_host(decoder, (1,), (4,), Effort(9, 0.0, seconds=0.0), silent, context=CONTEXT)
-    assert [timing.repeats for timing in hurried.values()] == [2]
 
 
 @pytest.fixture
@@ -204,12 +124,12 @@ def profile(recguide, tiny_folder, tmp_path, monkeypatch):
 
 def test_the_command_writes_a_profile_that_simulations_read(profile, tiny_folder, tmp_path):
     done = profile()
-    assert (done.code, done.stdout) == (0, "p.csv\t21 rows\n")
+    assert (done.code, done.stdout) == (0, "p.csv\t33 rows\n")
     found = read_profile(tmp_path / "p.csv")
     assert found.header["model"] == "tiny-llama"
     assert found.header["command"].startswith(f"recguide profile {tiny_folder} --requests 1,2 ")
-    assert {row.repeats for row in found.rows} == {2}
-    assert len(found.rows) == 2 * 2 * (1 + 2) + 2 * 2 + 1 + 2 * 2
+    # what the host adds is measured at every context, and told once
+    assert {row.repeats for row in found.rows if row.context_tokens} == {2}
     costs = found.costs()
     assert math.isfinite(costs.forward_s("verify", 2, 8, 24))
     assert costs.host_s(2, 8) >= 0

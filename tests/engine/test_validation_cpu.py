@@ -14,7 +14,8 @@ from campaigns import about
 from engines import GRID, POLICIES
 from tiny import recorded, tiny_model
 
-from recguide.engine.campaign import Server, closed_loop
+from recguide.engine.campaign import Server, closed_loop, engine_config
+from recguide.engine.station import Station
 from recguide.sim.measurement import Measurement
 from recguide.sim.metrics import metrics_of
 from recguide.sim.replay import replay
@@ -47,12 +48,14 @@ def served(trace):
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
     prompts = {f"p/{i}": ids for i, ids in enumerate(PROMPTS)}
-    server = Server(tiny_model(2, 0).decoder, trace, prompts, clock=time.thread_time)
+    config = engine_config(trace.provenance, max(LEVELS), "bucket", 2048, None)
+    station = Station(tiny_model(2, 0).decoder, [POLICIES[name] for name in SERVED], config, time.thread_time)
+    server = Server(station, trace, prompts)
     keys = [(name, level) for level in LEVELS for name in SERVED]
     found = {key: [] for key in keys}
     for _ in range(REPEATS):
         for name, level in keys:
-            found[name, level].append(closed_loop(server, lambda name=name: POLICIES[name], ORDER, level, None))
+            found[name, level].append(closed_loop(server, POLICIES[name], ORDER, level))
     torch.set_num_threads(threads)
     return {key: cheapest(runs, trace, *key) for key, runs in found.items()}
 
