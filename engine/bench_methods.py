@@ -159,7 +159,7 @@ def flex_attention(given: Inputs) -> Attention:
 
 
 def flashinfer_paged(given: Inputs) -> Attention:
-    """FlashInfer's paged prefill with a custom mask."""
+    """FlashInfer's paged prefill, with a custom mask where rows are not causal."""
     if find_spec("flashinfer") is None:
         raise NotAvailable("flashinfer is not installed")
     import flashinfer
@@ -171,9 +171,11 @@ def flashinfer_paged(given: Inputs) -> Attention:
     wrapper = flashinfer.BatchPrefillWithPagedKVCacheWrapper(workspace, "NHD", backend="fa2")
     ends = torch.arange(requests + 1, dtype=torch.int32, device=given.q.device)
     last = (given.shape.prefix + tokens - 1) % PAGE_SIZE + 1
+    is_causal = given.shape.tail == causal(tokens)
+    mask = None if is_causal else given.mask().flatten().repeat(requests)
     wrapper.plan(
         ends * tokens, ends * pages, given.rows.page_table.flatten(), torch.full_like(ends[1:], last),
-        heads, kv_heads, dim, PAGE_SIZE, custom_mask=given.mask().flatten().repeat(requests),
+        heads, kv_heads, dim, PAGE_SIZE, custom_mask=mask, causal=is_causal,
         q_data_type=given.q.dtype, kv_data_type=given.q.dtype,
     )  # fmt: skip
     return Attention(lambda: wrapper.run(given.q, (given.keys, given.values)))

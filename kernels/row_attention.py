@@ -12,12 +12,15 @@ import triton.language as tl
 from torch import Tensor
 
 from recguide.kernels.layouts import Rows
+from recguide.kernels.row_items import FIELDS
 from recguide.kernels.row_merge import merge_parts
-from recguide.kernels.row_plan import HEADER, RowPlan
+from recguide.kernels.row_plan import RowPlan
 
 DTYPES = (torch.float16, torch.bfloat16, torch.float32)
 HEAD_DIMS = (64, 128)
 LOG2_E = 1.4426950408889634
+MAX_STRIDE = 2**23
+"""Of the tokens and heads of queries and outputs: within a tile their offsets have 32 bits."""
 
 
 def row_attention_reference(
@@ -49,16 +52,10 @@ def row_attention_reference(
 
 
 @triton.jit
-def _of(numbers, lanes, lane):
-    """One number out of a vector."""
-    return tl.sum(tl.where(lanes == lane, numbers, 0), 0)
-
-
-@triton.jit
-def _pages(pages, begin, lanes, limit, KEYS: tl.constexpr, PAGE: tl.constexpr):
-    """Pages of a tile's places; no entry of the table behind the request's last key is read."""
+def _pages(pages, begin, lanes, here, KEYS: tl.constexpr, PAGE: tl.constexpr):
+    """Pages of a tile's places; no entry of the table for others than those which are ``here`` is read."""
     index = begin // PAGE + lanes // PAGE if KEYS % PAGE == 0 else (begin + lanes) // PAGE
-    return tl.load(pages + index, mask=begin + lanes < limit, other=0)
+    return tl.load(pages + index, mask=here, other=0)
 
 
 @triton.jit
@@ -85,26 +82,31 @@ def _weigh(scores, v, top, total, acc, scale, UPCAST: tl.constexpr, PRECISION: t
 
 
 @triton.jit
+def _checked(scores, visible, begin, lanes, end_key, checked_key, prefix, KEYS: tl.constexpr):
+    """Scores of a tile of keys, -inf for what is not seen."""
+    if begin + KEYS > checked_key:
+        trunk, start = visible & 4095, (visible >> 12) & 4095
+        row_end = start + ((visible >> 24) & 255)
+        place = begin + lanes
+        tail = (place - prefix)[None, :]
+        seen = (tail < trunk[:, None]) | ((tail >= start[:, None]) & (tail < row_end[:, None]))
+        scores = tl.where(seen & (place < end_key)[None, :], scores, float("-inf"))
+    return scores
+
+
+@triton.jit
 def _attend(
-    q, visible, is_row, keys, values, pages, first_key, limit, prefix, scale,
+    top, total, acc, q, visible, keys, values, pages, page, first_key, end_key, checked_key, prefix, scale,
     key_page, key_slot, value_page, value_slot,
-    HEAD_DIM: tl.constexpr, PAGE: tl.constexpr, ROWS: tl.constexpr, KEYS: tl.constexpr,
+    HEAD_DIM: tl.constexpr, PAGE: tl.constexpr, KEYS: tl.constexpr,
     SAME_STRIDES: tl.constexpr, UPCAST: tl.constexpr, PRECISION: tl.constexpr,
 ):  # fmt: skip
-    """Attention of a tile of rows over the keys from ``first_key`` to ``limit``: maximum, sum of weights, output."""
-    trunk = visible & 4095
-    start = (visible >> 12) & 4095
-    row_end = start + ((visible >> 24) & 255)
-    # keys from here on need a look at who sees them, and from there on nobody does
-    seen_by_all = prefix + tl.min(tl.where(is_row, trunk, 4096), 0)
-    end_key = tl.minimum(limit, prefix + tl.max(tl.where(is_row, tl.maximum(trunk, row_end), 0), 0))
+    """Attention of a tile of rows over the keys from ``first_key`` to ``end_key``: maximum, sum of weights, output.
+
+    From ``checked_key`` on it takes a look at who sees what. ``page`` is of the first tile.
+    """
     dims = tl.arange(0, HEAD_DIM)
     lanes = tl.arange(0, KEYS)
-    top = tl.full([ROWS], float("-inf"), tl.float32)
-    total = tl.zeros([ROWS], tl.float32)
-    acc = tl.zeros([ROWS, HEAD_DIM], tl.float32)
-    # carried from tile to tile: a page looked up where it is used would take a stage of the pipeline for itself
-    page = _pages(pages, first_key, lanes, limit, KEYS, PAGE)
     for begin in range(first_key, end_key, KEYS):
         place = begin + lanes
         here = place < end_key
@@ -114,85 +116,146 @@ def _attend(
             value_at = _offsets(page, begin, lanes, value_page, value_slot, KEYS, PAGE)
         k = tl.load(keys + key_at[:, None] + dims, mask=here[:, None], other=0.0)
         v = tl.load(values + value_at[:, None] + dims, mask=here[:, None], other=0.0)
-        page = _pages(pages, begin + KEYS, lanes, limit, KEYS, PAGE)
+        # carried from tile to tile: a page looked up where it is used would take a stage of the pipeline for itself
+        page = _pages(pages, begin + KEYS, lanes, place + KEYS < end_key, KEYS, PAGE)
         if UPCAST:
             scores = tl.dot(q.to(tl.float32), tl.trans(k.to(tl.float32)), input_precision="ieee")
         else:
             scores = tl.dot(q, tl.trans(k), input_precision=PRECISION)
-        if begin + KEYS > tl.minimum(seen_by_all, end_key):
-            tail = (place - prefix)[None, :]
-            seen = (tail < trunk[:, None]) | ((tail >= start[:, None]) & (tail < row_end[:, None]))
-            scores = tl.where(seen & here[None, :], scores, float("-inf"))
+        scores = _checked(scores, visible, begin, lanes, end_key, checked_key, prefix, KEYS)
         top, total, acc = _weigh(scores, v, top, total, acc, scale, UPCAST, PRECISION)
     return top, total, acc
 
 
-@triton.jit(do_not_specialize=["num_requests", "grid"])
+@triton.jit
+def _attend_ahead(
+    q, keys, values, pages, page, first_key, end_key, scale, key_page, key_slot, value_page, value_slot,
+    HEAD_DIM: tl.constexpr, PAGE: tl.constexpr, ROWS: tl.constexpr, KEYS: tl.constexpr,
+    UPCAST: tl.constexpr, PRECISION: tl.constexpr,
+):  # fmt: skip
+    """The same over whole tiles that all rows see, in an order in which products run while weights are computed.
+
+    A step multiplies the weights and values of one tile, begins the scores of the second after it, and weighs those of
+    the first after it. It takes two steps more than there are tiles, which is why few tiles are not worth it.
+    """
+    dims = tl.arange(0, HEAD_DIM)
+    lanes = tl.arange(0, KEYS)
+    top = tl.full([ROWS], float("-inf"), tl.float32)
+    total = tl.zeros([ROWS], tl.float32)
+    acc = tl.zeros([ROWS, HEAD_DIM], tl.float32)
+    scores = tl.zeros([ROWS, KEYS], tl.float32)
+    weights = tl.zeros([ROWS, KEYS], tl.float32 if UPCAST else q.dtype)
+    decay = tl.zeros([ROWS], tl.float32)
+    first_step = first_key - 2 * KEYS
+    value_page_of = page
+    for begin in range(first_step if end_key > first_key else end_key, end_key, KEYS):
+        key_at = _offsets(page, begin + 2 * KEYS, lanes, key_page, key_slot, KEYS, PAGE)
+        value_at = _offsets(value_page_of, begin, lanes, value_page, value_slot, KEYS, PAGE)
+        k = tl.load(keys + key_at[:, None] + dims, mask=(begin + 2 * KEYS + lanes < end_key)[:, None], other=0.0)
+        v = tl.load(values + value_at[:, None] + dims, mask=(begin + lanes >= first_key)[:, None], other=0.0)
+        page = _pages(pages, begin + 3 * KEYS, lanes, begin + 3 * KEYS + lanes < end_key, KEYS, PAGE)
+        next_place = begin + KEYS + lanes
+        value_page_of = _pages(
+            pages, begin + KEYS, lanes, (next_place >= first_key) & (next_place < end_key), KEYS, PAGE
+        )
+        # before the first tile and behind the last there is nothing to weigh
+        real = (begin + KEYS >= first_key) & (begin + KEYS < end_key)
+        bias = tl.where(real, 0.0, float("-inf")).to(tl.float32)
+        if UPCAST:
+            weighed = tl.dot(weights, v.to(tl.float32), input_precision="ieee")
+            bits = scores * scale + bias
+            scores = tl.dot(q.to(tl.float32), tl.trans(k.to(tl.float32)), input_precision="ieee")
+        else:
+            weighed = tl.dot(weights, v, input_precision=PRECISION)
+            bits = scores * scale + bias
+            scores = tl.dot(q, tl.trans(k), input_precision=PRECISION)
+        acc = acc * decay[:, None] + weighed
+        new_top = tl.maximum(top, tl.max(bits, 1))
+        safe = tl.where(new_top == float("-inf"), 0.0, new_top)
+        decay = tl.exp2(top - safe)
+        exact = tl.exp2(bits - safe[:, None])
+        total = total * decay + tl.sum(exact, 1)
+        weights = exact.to(weights.dtype)
+        top = new_top
+    return top, total, acc
+
+
+@triton.jit(do_not_specialize=["grid", "table_request"])
 def _row_kernel(
-    q, keys, values, out, lse, partial, partial_lse, plan, indptr, prefix_lens, page_table, visible, scale,
-    num_requests, grid, q_token, q_head, key_page, key_slot, key_head, value_page, value_slot, value_head,
+    q, keys, values, out, lse, partial, partial_lse, items, page_table, visible, scale,
+    grid, q_token, q_head, key_page, key_slot, key_head, value_page, value_slot, value_head,
     out_token, out_head, table_request,
     KV_HEADS: tl.constexpr, GROUP: tl.constexpr, HEAD_DIM: tl.constexpr, PAGE: tl.constexpr,
-    ROWS: tl.constexpr, KEYS: tl.constexpr, WIDTH: tl.constexpr, HEADER: tl.constexpr,
+    ROWS: tl.constexpr, KEYS: tl.constexpr, FIELDS: tl.constexpr,
     SAME_STRIDES: tl.constexpr, WITH_LSE: tl.constexpr, UPCAST: tl.constexpr, PRECISION: tl.constexpr,
-    OVERLAP: tl.constexpr,
+    OVERLAP: tl.constexpr, AHEAD: tl.constexpr,
 ):  # fmt: skip
     if OVERLAP:
         # this launch is prepared while the one before ends, and so is the merge while this one runs
         tl.extra.cuda.gdc_wait()
         tl.extra.cuda.gdc_launch_dependents()
-    requests = tl.arange(0, WIDTH)
-    here = requests < num_requests
-    ends = tl.load(plan + HEADER + requests)
-    bases = tl.load(plan + HEADER + WIDTH + requests)
-    firsts = tl.load(indptr + requests, mask=here, other=0)
-    nexts = tl.load(indptr + requests + 1, mask=here, other=0)
-    prefixes = tl.load(prefix_lens + requests, mask=here, other=0)
-    num_items = tl.load(plan)
-    chunk = tl.load(plan + 1)
     dims = tl.arange(0, HEAD_DIM)
-    item = tl.program_id(0)
-    while item < num_items:
-        request = tl.sum((ends <= item).to(tl.int32), 0)
-        local = item - tl.max(tl.where(ends <= item, ends, 0), 0)
-        first = _of(firsts, requests, request)
-        tokens = _of(nexts, requests, request) - first
-        prefix = _of(prefixes, requests, request)
-        # tiles of the same keys lie side by side, so that they find them in the L2 cache
-        tiles = tl.cdiv(tokens * GROUP, ROWS)
-        tile = local % tiles
-        head = (local // tiles) % KV_HEADS
-        first_key = local // (tiles * KV_HEADS) * chunk
-        packed = tile * ROWS + tl.arange(0, ROWS)
-        token = first + packed // GROUP
-        heads = head * GROUP + packed % GROUP
+    item = items + tl.program_id(0) * FIELDS
+    # a program without an item has one of no rows: to look first whether there is one would be one more wait
+    more = 1
+    while more > 0:
+        more = tl.load(item + grid * FIELDS)
+        request = tl.load(item + 1)
+        prefix = tl.load(item + 2)
+        first = tl.load(item + 3)
+        tokens = tl.load(item + 4)
+        place = tl.load(item + 5)
+        first_key = tl.load(item + 6)
+        end_key = tl.load(item + 7)
+        checked_key = tl.load(item + 8)
+        part = tl.load(item + 9)
+        # asked for before all else: nothing is read of the keys until it is known where they are
+        pages = page_table + request.to(tl.int64) * table_request
+        lanes = tl.arange(0, KEYS)
+        page = _pages(pages, first_key, lanes, first_key + lanes < end_key, KEYS, PAGE)
+        tl.debug_barrier()
+        head = place % KV_HEADS
+        begin = place // KV_HEADS * ROWS
+        packed = begin + tl.arange(0, ROWS)
         is_row = packed < tokens * GROUP
-        q_at = token.to(tl.int64) * q_token + heads.to(tl.int64) * q_head
+        # from the tile's first token on 32 bits are enough
+        token, heads = packed // GROUP - begin // GROUP, packed % GROUP
+        first += begin // GROUP
+        q_first = q + first.to(tl.int64) * q_token + head.to(tl.int64) * (GROUP * q_head)
+        rows_q = tl.load(q_first + (token * q_token + heads * q_head)[:, None] + dims, mask=is_row[:, None], other=0.0)
+        sees = tl.load(visible + first + token, mask=is_row, other=0)
+        head_keys, head_values = keys + head.to(tl.int64) * key_head, values + head.to(tl.int64) * value_head
+        if AHEAD:
+            whole = first_key + tl.maximum(checked_key - first_key, 0) // KEYS * KEYS
+            top, total, acc = _attend_ahead(
+                rows_q, head_keys, head_values, pages, page, first_key, whole, scale,
+                key_page, key_slot, value_page, value_slot, HEAD_DIM, PAGE, ROWS, KEYS, UPCAST, PRECISION,
+            )  # fmt: skip
+            first_key = whole
+            page = _pages(pages, first_key, lanes, first_key + lanes < end_key, KEYS, PAGE)
+        else:
+            top = tl.full([ROWS], float("-inf"), tl.float32)
+            total = tl.zeros([ROWS], tl.float32)
+            acc = tl.zeros([ROWS, HEAD_DIM], tl.float32)
         top, total, acc = _attend(
-            tl.load(q + q_at[:, None] + dims, mask=is_row[:, None], other=0.0),
-            tl.load(visible + token, mask=is_row, other=0),
-            is_row,
-            keys + head.to(tl.int64) * key_head,
-            values + head.to(tl.int64) * value_head,
-            page_table + request.to(tl.int64) * table_request,
-            first_key, tl.minimum(first_key + chunk, prefix + tokens), prefix, scale,
-            key_page, key_slot, value_page, value_slot, HEAD_DIM, PAGE, ROWS, KEYS,
-            SAME_STRIDES, UPCAST, PRECISION,
+            top, total, acc, rows_q, sees, head_keys, head_values, pages, page,
+            first_key, end_key, checked_key, prefix, scale, key_page, key_slot, value_page, value_slot,
+            HEAD_DIM, PAGE, KEYS, SAME_STRIDES, UPCAST, PRECISION,
         )  # fmt: skip
         safe_total = tl.where(total > 0.0, total, 1.0)
-        acc = acc / safe_total[:, None]
+        acc = acc * (1.0 / safe_total)[:, None]
         log2_sum = tl.where(total > 0.0, top + tl.log2(safe_total), float("-inf"))
-        if prefix + tokens > chunk:
-            at = (_of(bases, requests, request) + local).to(tl.int64) * ROWS + tl.arange(0, ROWS)
-            tl.store(partial + at[:, None] * HEAD_DIM + dims, acc, mask=is_row[:, None])
-            tl.store(partial_lse + at, log2_sum, mask=is_row)
+        if part >= 0:
+            row, at = tl.arange(0, ROWS), part.to(tl.int64) * ROWS
+            tl.store(partial + at * HEAD_DIM + row[:, None] * HEAD_DIM + dims, acc, mask=is_row[:, None])
+            tl.store(partial_lse + at + row, log2_sum, mask=is_row)
         else:
-            out_at = token.to(tl.int64) * out_token + heads.to(tl.int64) * out_head
-            tl.store(out + out_at[:, None] + dims, acc, mask=is_row[:, None])
+            out_first = out + first.to(tl.int64) * out_token + head.to(tl.int64) * (GROUP * out_head)
+            tl.store(out_first + (token * out_token + heads * out_head)[:, None] + dims, acc, mask=is_row[:, None])
             if WITH_LSE:
-                at = token.to(tl.int64) * (KV_HEADS * GROUP) + heads
-                tl.store(lse + at, log2_sum * 0.6931471805599453, mask=is_row)
-        item += grid
+                lse_first = lse + (first.to(tl.int64) * KV_HEADS + head) * GROUP
+                tl.store(lse_first + token * (KV_HEADS * GROUP) + heads, log2_sum * 0.6931471805599453, mask=is_row)
+        item += grid * FIELDS
 
 
 def row_attention(
@@ -218,17 +281,17 @@ def row_attention(
     overlap = q.is_cuda and torch.cuda.get_device_capability(q.device)[0] >= 9
     tile = plan.tile
     _row_kernel[(plan.grid,)](
-        q, keys, values, out, lse, plan.partial, plan.partial_lse, plan.plan,
-        rows.indptr, rows.prefix_lens, rows.page_table, rows.visible, (scale or q.shape[2] ** -0.5) * LOG2_E,
-        rows.num_requests, plan.grid, *q.stride()[:2], *keys.stride()[:3], *values.stride()[:3], *out.stride()[:2],
-        rows.page_table.stride(0),
+        q, keys, values, out, lse, plan.partial_of(q.dtype), plan.partial_lse, plan.items,
+        rows.page_table, rows.visible, (scale or q.shape[2] ** -0.5) * LOG2_E, plan.grid,
+        *q.stride()[:2], *keys.stride()[:3], *values.stride()[:3], *out.stride()[:2], rows.page_table.stride(0),
         KV_HEADS=plan.kv_heads, GROUP=plan.group, HEAD_DIM=plan.head_dim, PAGE=keys.shape[1],
-        ROWS=tile.rows, KEYS=tile.keys, WIDTH=plan.width, HEADER=HEADER, WITH_LSE=lse is not None,
+        ROWS=tile.rows, KEYS=tile.keys, FIELDS=FIELDS, WITH_LSE=lse is not None,
         # the interpreter multiplies the bits of bfloat16 as if they were integers
         UPCAST=interpreted and q.dtype == torch.bfloat16,
         PRECISION="ieee" if q.dtype == torch.float32 else "tf32",
         SAME_STRIDES=keys.stride()[:2] == values.stride()[:2],
-        OVERLAP=overlap, num_warps=tile.warps, num_stages=tile.stages, **({"launch_pdl": True} if overlap else {}),
+        OVERLAP=overlap, AHEAD=tile.ahead,
+        num_warps=tile.warps, num_stages=tile.stages, **({"launch_pdl": True} if overlap else {}),
     )  # fmt: skip
     merge_parts(plan, rows, out, lse, overlap=overlap)
     return out
@@ -250,6 +313,8 @@ def _check(q: Tensor, keys: Tensor, values: Tensor, rows: Rows, plan: RowPlan, o
         raise ValueError(f"keys {keys.dtype}, values {values.dtype}, out {out.dtype} {list(out.shape)}: must be as q")
     if any(x.stride(-1) != 1 for x in (q, keys, values, out, rows.page_table)):
         raise ValueError("q, keys, values, out, page table: the last dimension must be contiguous")
+    if max(*q.stride()[:2], *out.stride()[:2]) > MAX_STRIDE:
+        raise ValueError(f"q {q.stride()}, out {out.stride()}: strides up to {MAX_STRIDE} are allowed")
     if plan.chunk and rows.page_table.shape[1] * keys.shape[1] > plan.longest:
         raise ValueError(f"page tables of {rows.page_table.shape[1]} pages: the plan has room for {plan.longest} keys")
     if lse is not None and (lse.shape != q.shape[:2] or lse.dtype != torch.float32 or not lse.is_contiguous()):

@@ -7,8 +7,10 @@ from torch import Tensor
 from recguide.kernels.layouts import Rows
 from recguide.kernels.row_plan import HEADER, RowPlan, processors
 
-HEADS, AT_ONCE, WARPS, PROGRAMS = 1, 16, 1, 32
-"""Heads of a token and parts that are read together; warps of a program, and programs on a processor."""
+READ, WARPS, PROGRAMS = 64, 4, 6
+"""Parts of heads that a program reads together; its warps, and programs on a processor."""
+FEW_ROWS = 16
+"""Up to so many rows of outputs a processor, a program has one head and all its parts at once: they are many then."""
 
 
 @triton.jit
@@ -27,15 +29,15 @@ def _weighed(partial, partial_lse, part, stride, num_chunks, is_head, dims, HEAD
     for first in range(0, num_chunks, AT_ONCE):
         here = is_head[:, None] & (first + lanes < num_chunks)[None, :]
         at = part[:, None] + (first + lanes).to(tl.int64)[None, :] * stride
-        sums = tl.load(partial_lse + at, mask=here, other=float("-inf"))
         o = tl.load(partial + at[:, :, None] * dims.shape[0] + dims, mask=here[:, :, None], other=0.0)
+        sums = tl.load(partial_lse + at, mask=here, other=float("-inf"))
         new_top = tl.maximum(top, tl.max(sums, 1))
         # all parts empty so far: subtracting -inf would make NaN
         safe = tl.where(new_top == float("-inf"), 0.0, new_top)
         weights = tl.exp2(sums - safe[:, None])
         decay = tl.exp2(top - safe)
         total = total * decay + tl.sum(weights, 1)
-        acc = acc * decay[:, None] + tl.sum(o * weights[:, :, None], 1)
+        acc = acc * decay[:, None] + tl.sum(o.to(tl.float32) * weights[:, :, None], 1)
         top = new_top
     safe_total = tl.where(total > 0.0, total, 1.0)
     return acc / safe_total[:, None], tl.where(total > 0.0, top + tl.log2(safe_total), float("-inf"))
@@ -86,13 +88,13 @@ def _merge_kernel(
 
 def merge_parts(plan: RowPlan, rows: Rows, out: Tensor, lse: Tensor | None, *, overlap: bool) -> None:
     """Write ``out`` and ``lse`` of the requests whose keys were cut into several chunks."""
-    # in the interpreter a program costs the same whatever it holds
-    heads = HEADS if out.is_cuda else 8
+    rows_each = rows.visible.shape[0] * plan.num_heads / processors(out.device)
+    heads = 1 if out.is_cuda and rows_each <= FEW_ROWS else READ // 16
     grid = min(processors(out.device) * PROGRAMS, plan.tokens * -(-plan.num_heads // heads))
     _merge_kernel[(grid,)](
-        plan.partial, plan.partial_lse, plan.plan, rows.indptr, rows.prefix_lens, out, lse, rows.num_requests, grid,
-        *out.stride()[:2],
+        plan.partial_of(out.dtype), plan.partial_lse, plan.plan, rows.indptr, rows.prefix_lens, out, lse,
+        rows.num_requests, grid, *out.stride()[:2],
         KV_HEADS=plan.kv_heads, GROUP=plan.group, HEAD_DIM=plan.head_dim, ROWS=plan.tile.rows, WIDTH=plan.width,
-        HEADER=HEADER, HEADS=heads, AT_ONCE=AT_ONCE, WITH_LSE=lse is not None, OVERLAP=overlap,
+        HEADER=HEADER, HEADS=heads, AT_ONCE=READ // heads, WITH_LSE=lse is not None, OVERLAP=overlap,
         num_warps=WARPS, **({"launch_pdl": True} if overlap else {}),
     )  # fmt: skip

@@ -12,13 +12,18 @@ from itertools import accumulate
 import torch
 import triton
 import triton.language as tl
+from torch import Tensor
 
 from recguide.kernels.layouts import Rows
+from recguide.kernels.row_items import FIELDS, write_items
 
 HEADER = 4
 """Ints before the two lists of the plan: items, keys of a chunk, items that are parts, and one that is not used."""
 CANDIDATES = 128
 """Chunk lengths that are compared: the longest request's keys in 1, 2, ... pieces."""
+AT_ONCE, PLANNERS = 64, 16
+"""Items that a program of the plan writes at once, and the most such programs."""
+HALF_PARTS = True
 ITEM_COST, PART_COST = 32, 320
 """What an item costs beside its keys, and a part on every program: in keys that a program could have read instead.
 
@@ -34,6 +39,7 @@ class Tile:
     warps: int
     stages: int
     programs: int
+    ahead: bool = False
 
 
 def tile_for(packed_rows: int, head_dim: int, dtype: torch.dtype) -> Tile:
@@ -119,15 +125,27 @@ class RowPlan:
         self.width = triton.next_power_of_2(requests)
         # the header, running totals of items, parts before each request
         self.plan = torch.zeros(HEADER + 2 * self.width, dtype=torch.int32, device=device)
+        # behind the last item there are two blank ones for every program: one to begin with and one to end at
+        self.items = torch.zeros(self._most_items() + 2 * self.grid, FIELDS, dtype=torch.int32, device=device)
         self.partial = torch.empty(self.parts * tile.rows, head_dim, dtype=torch.float32, device=device)
         self.partial_lse = torch.empty(self.parts * tile.rows, dtype=torch.float32, device=device)
 
     def _parts_of(self, longest: int) -> int:
-        """The most parts of requests with up to ``longest`` keys: a tile of each request may be nearly empty."""
+        """The most parts of requests with up to ``longest`` keys."""
         if longest < 1 or self.chunk % self.tile.keys:
             raise ValueError(f"chunk {self.chunk}: needs the longest request, and a multiple of {self.tile.keys}")
-        tiles = self.tokens * self.group // self.tile.rows + self.requests
-        return tiles * self.kv_heads * -(-longest // self.chunk) if longest > self.chunk else 1
+        return self._most_tiles() * -(-longest // self.chunk) if longest > self.chunk else 1
+
+    def _most_tiles(self) -> int:
+        """Tiles of all key heads: one of each request may be nearly empty."""
+        return (self.tokens * self.group // self.tile.rows + self.requests) * self.kv_heads
+
+    def _most_items(self) -> int:
+        return self._most_tiles() + self.parts
+
+    def partial_of(self, dtype: torch.dtype) -> Tensor:
+        """Where parts of outputs of that type are kept: two-byte ones are no more exact than that anyway."""
+        return self.partial if dtype == torch.float32 or not HALF_PARTS else self.partial.view(dtype)
 
     def update(self, rows: Rows) -> None:
         """Plan these rows, on the device; a CUDA graph may replay it after the rows' tensors have changed in place."""
@@ -136,11 +154,12 @@ class RowPlan:
                 f"{rows.num_requests} requests with {rows.visible.shape[0]} tokens: "
                 f"the plan has room for {self.requests} with {self.tokens}"
             )
-        _plan_kernel[(1,)](
-            self.plan, rows.indptr, rows.prefix_lens, rows.num_requests, self.chunk, self.parts, self.grid,
+        _plan_kernel[(min(PLANNERS, -(-len(self.items) // AT_ONCE)),)](
+            self.plan, self.items, rows.indptr, rows.prefix_lens, rows.visible, rows.num_requests,
+            self.chunk, self.parts, self.grid,
             KV_HEADS=self.kv_heads, GROUP=self.group, ROWS=self.tile.rows, KEYS=self.tile.keys, WIDTH=self.width,
-            HEADER=HEADER, CANDIDATES=CANDIDATES, ITEM_COST=ITEM_COST,
-            PART_COST=PART_COST, num_warps=8,
+            HEADER=HEADER, CANDIDATES=CANDIDATES, ITEM_COST=ITEM_COST, PART_COST=PART_COST,
+            FIELDS=FIELDS, AT_ONCE=AT_ONCE, num_warps=8,
         )  # fmt: skip
 
 
@@ -178,11 +197,12 @@ def _best_chunk(
 
 @triton.jit(do_not_specialize=["num_requests", "fixed", "max_parts", "grid"])
 def _plan_kernel(
-    plan, indptr, prefix_lens, num_requests, fixed, max_parts, grid,
+    plan, items, indptr, prefix_lens, visible, num_requests, fixed, max_parts, grid,
     KV_HEADS: tl.constexpr, GROUP: tl.constexpr, ROWS: tl.constexpr, KEYS: tl.constexpr, WIDTH: tl.constexpr,
-    HEADER: tl.constexpr, CANDIDATES: tl.constexpr,
-    ITEM_COST: tl.constexpr, PART_COST: tl.constexpr,
+    HEADER: tl.constexpr, CANDIDATES: tl.constexpr, ITEM_COST: tl.constexpr, PART_COST: tl.constexpr,
+    FIELDS: tl.constexpr, AT_ONCE: tl.constexpr,
 ):  # fmt: skip
+    # every program finds the same plan, which is quicker than to wait for one that does, and writes some of its items
     requests = tl.arange(0, WIDTH)
     tiles, keys = _tiles_and_keys(indptr, prefix_lens, requests, num_requests, GROUP, ROWS)
     longest = tl.max(keys, 0)
@@ -192,10 +212,19 @@ def _plan_kernel(
             indptr, prefix_lens, num_requests, longest, max_parts, grid,
             KV_HEADS, GROUP, ROWS, KEYS, CANDIDATES, ITEM_COST, PART_COST,
         )  # fmt: skip
-    items = tiles * KV_HEADS * tl.cdiv(keys, chunk)
-    parts = tl.where(keys > chunk, items, 0)
-    tl.store(plan + HEADER + requests, tl.cumsum(items, 0))
-    tl.store(plan + HEADER + WIDTH + requests, tl.cumsum(parts, 0) - parts)
-    tl.store(plan, tl.sum(items, 0))
-    tl.store(plan + 1, chunk)
-    tl.store(plan + 2, tl.sum(parts, 0))
+    counts = tiles * KV_HEADS * tl.cdiv(keys, chunk)
+    parts = tl.where(keys > chunk, counts, 0)
+    ends = tl.cumsum(counts, 0)
+    total = tl.sum(counts, 0)
+    if tl.program_id(0) == 0:
+        tl.store(plan + HEADER + requests, ends)
+        tl.store(plan + HEADER + WIDTH + requests, tl.cumsum(parts, 0) - parts)
+        tl.store(plan, total)
+        tl.store(plan + 1, chunk)
+        tl.store(plan + 2, tl.sum(parts, 0))
+    limit = total + 2 * grid
+    for begin in range(tl.program_id(0) * AT_ONCE, limit, tl.num_programs(0) * AT_ONCE):
+        write_items(
+            items, begin + tl.arange(0, AT_ONCE), limit, ends, parts, chunk, total, indptr, prefix_lens, visible,
+            KV_HEADS, GROUP, ROWS, FIELDS,
+        )  # fmt: skip

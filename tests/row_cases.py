@@ -91,6 +91,7 @@ class Case:
 def poison(plan: RowPlan) -> None:
     """Fill what a plan has to write before it is read."""
     plan.plan.fill_(0x7F7F7F7F)
+    plan.items.fill_(0x7F7F7F7F)
     plan.partial.fill_(torch.nan)
     plan.partial_lse.fill_(torch.nan)
 

@@ -6,7 +6,7 @@ set -u -o pipefail
 : "${OUT:=/tmp/out}" "${PYTHON:=python3}" "${TOY:=}"
 TESTS=$1 TUNE=$2 BENCH=$3 ROOT=$PWD
 OUT=$(realpath -m "$OUT"); mkdir -p "$OUT"
-export TOY PYTHONPATH="$PWD/.package" PYTHONUNBUFFERED=1
+export TOY PYTHONPATH="$PWD/.package${PYTHONPATH:+:$PYTHONPATH}" PYTHONUNBUFFERED=1
 [ ! "$TOY" ] || export TRITON_INTERPRET=1
 say() { echo "$(date +%T) $*"; }
 

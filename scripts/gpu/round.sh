@@ -6,7 +6,7 @@
 set -u -o pipefail
 : "${OUT:=/tmp/out}" "${PYTHON:=python3}" "${TOY:=}" "${COMPILERS:=8}"
 OUT=$(realpath -m "$OUT"); mkdir -p "$OUT"
-export TOY PYTHONPATH="$PWD/.package" PYTHONUNBUFFERED=1 TUNED="$OUT/tune.csv"
+export TOY PYTHONPATH="$PWD/.package${PYTHONPATH:+:$PYTHONPATH}" PYTHONUNBUFFERED=1 TUNED="$OUT/tune.csv"
 [ ! "$TOY" ] || export TRITON_INTERPRET=1
 TESTS="tests/kernels/test_logit_statistics.py tests/kernels/test_accept.py tests/kernels/test_fused.py tests/kernels/test_page_tables.py"
 

@@ -4,9 +4,9 @@ import pytest
 import torch
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
-from row_cases import SMALL, poison
+from row_cases import SMALL, Case, poison
 
-from recguide.kernels.layouts import Rows
+from recguide.kernels.layouts import Rows, causal, draft, rows
 from recguide.kernels.row_plan import HEADER, RowPlan, Tile, plan_reference
 
 CPU = torch.device("cpu")
@@ -40,6 +40,30 @@ def test_the_device_plans_what_the_reference_plans(requests, chunk):
     assert (found[0], found[1]) == (expected.items, expected.chunk)
     assert tuple(found[HEADER : HEADER + count]) == expected.ends
     assert tuple(found[second : second + count]) == expected.bases
+
+
+@pytest.mark.parametrize("chunk", [0, 64])
+def test_every_item_has_a_record_that_says_all_about_it(chunk, device):
+    case = Case([rows(4, [2, 4]), causal(0), draft(3), causal(1)], [200, 50, 0, 700], kv_heads=2, device=device)
+    plan = case.plan(chunk=chunk)
+    expected = plan_reference([12, 0, 3, 1], [200, 50, 0, 700], plan)
+    records = plan.items[:, :10].tolist()
+    found = {}
+    for real, request, prefix, first, tokens, place, first_key, end_key, checked, part in records[: expected.items]:
+        tail = case.tails[request]
+        assert (real, prefix, first, tokens) == (1, case.prefixes[request], [0, 12, 12, 15][request], len(tail))
+        tile = range(place // 2 * SMALL.rows // 4, min(len(tail), (place // 2 + 1) * SMALL.rows // 4))
+        seen = tail.mask()[list(tile)]
+        last = prefix + int(seen.any(0).nonzero().max()) + 1
+        assert end_key == min(first_key + expected.chunk, last)
+        assert checked == min(prefix + min(tail.trunks[i] for i in tile), end_key)
+        found[request, place, first_key] = part
+    whole = {n: -(-n // expected.chunk) for n in (212, 3, 701)}
+    assert len(found) == expected.items == 2 * (3 * whole[212] + whole[3] + whole[701])
+    parts = [part for part in found.values() if part >= 0]
+    assert sorted(parts) == list(range(len(parts)))
+    blank = records[expected.items : expected.items + 2 * plan.grid]
+    assert all(record[0] == record[4] == record[7] == 0 and record[9] == -1 for record in blank)
 
 
 @given(requests=REQUESTS)
