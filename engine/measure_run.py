@@ -1,5 +1,6 @@
 """The steps behind `recguide measure`: which runs a campaign still lacks, and one file for each."""
 
+import gc
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -97,6 +98,9 @@ def run(options: MeasureOptions) -> Iterator[tuple[Path, float]]:
     manifest = manifest_of(options.output, Manifest(options.repeats, points, _setup(bench)))
     bench = replace(bench, session=manifest.sessions)
     tasks = _tasks(options)
+    # what all runs share is none of what is to be looked through for garbage
+    gc.collect()
+    gc.freeze()
     anchors = [Task(PointKey(*key), 1, ROLES[1]) for key in options.anchors] if tasks else []
     for task in (*anchors, *tasks):
         if time.monotonic() - started > options.time_limit:

@@ -12,7 +12,9 @@ from dataclasses import dataclass
 import numpy as np
 
 from recguide.engine.model import Decoder
+from recguide.engine.outcomes import Change
 from recguide.engine.requests import Held, Live, Wish
+from recguide.engine.scheduler import Part
 from recguide.engine.serving import MANY, EngineConfig
 from recguide.engine.station import Station
 from recguide.sim.batching import BUCKETED
@@ -169,41 +171,58 @@ def measure(station: Station, grid: Grid, effort: Effort, say: Callable[[str], N
             yield {row: summary(found) for row, found in samples.items()}
 
 
+class _Standing:
+    """In the place of prefills: requests run at once, and their caches hold whatever lies there."""
+
+    def __init__(self, held: bool) -> None:
+        self.held = held
+
+    def run(self, parts: Sequence[Part]) -> list[Change]:
+        """The first token of each request."""
+        return [Change(live, 0, 1, [1], [0.0], 0, self._draft(live)) for live, _ in parts]
+
+    def _draft(self, live: Live) -> Held | None:
+        nothing, levels = np.ones(LAYOUT_BLOCK, np.int64), np.zeros(LAYOUT_BLOCK, np.uint8)
+        return Held(nothing, nothing, nothing, levels, levels, CONTINUED, live.known) if self.held else None
+
+
 def visit(station: Station, place: Place, least_s: float) -> dict[Key, float]:
     """Seconds of each row that steps at a place tell of: the median over the steps of this visit."""
     station.turn_to(place.policy, place.requests)
-    prompt = [1] * place.size
+    lives: list[Live] = []
     if place.method != "prefill":
-        station.scheduler.running += [_standing(station, place) for _ in range(place.requests)]
-    started, steps = time.monotonic(), 0
+        lives = _standing(station, place)
+    first = steps = station.steps
+    started = time.monotonic()
     # one step more than count: how long the host takes to get to the next one is part of a step
-    while steps < 3 or (steps <= SAMPLES and time.monotonic() - started < least_s):
+    while steps < first + 3 or (steps <= first + SAMPLES and time.monotonic() - started < least_s):
         if place.method == "prefill":
-            _prefill(station, prompt)
+            _prefill(station, place.size)
         else:
             station.step()
         steps += 1
-    station.scheduler.running.clear()
+    for live in lives:
+        station.cancel(live)
     found: dict[Key, list[float]] = {}
-    for step in range(steps - 1):
+    for step in range(first, steps - 1):
         for row, seconds in _told(station, place, step).items():
             found.setdefault(row, []).append(seconds)
     return {row: float(np.median(samples)) for row, samples in found.items()}
 
 
-def _standing(station: Station, place: Place) -> Live:
-    """A running request with so many cached tokens, about half of the visit's steps from now."""
-    cached = max(place.context - SAMPLES // 2, 1)
-    number = station.log.send(0, cached, 0.0, station.now)
-    live = Live(number, [1] * cached, Wish(MANY), frozenset(), MANY, tokens=[1])
-    if place.method == "quadratic":
-        nothing, levels = np.ones(LAYOUT_BLOCK, np.int64), np.zeros(LAYOUT_BLOCK, np.uint8)
-        live.held = Held(nothing, nothing, nothing, levels, levels, CONTINUED, live.cached)
-    return live
+def _standing(station: Station, place: Place) -> list[Live]:
+    """Requests that run, and will have so many tokens cached about half of the visit's steps from now."""
+    prompt = [1] * max(place.context - SAMPLES // 2, 1)
+    lives = [station.add(prompt, Wish(MANY, eos_ids=())) for _ in range(place.requests)]
+    own, station.prefills = station.prefills, _Standing(place.method == "quadratic")  # type: ignore[assignment]
+    while station.scheduler.waiting:
+        station.step()
+    station.prefills = own
+    return lives
 
 
-def _prefill(station: Station, prompt: Sequence[int]) -> None:
-    live = station.add(prompt, Wish(2))
+def _prefill(station: Station, tokens: int) -> None:
+    live = station.add([1] * tokens, Wish(2, eos_ids=()))
     station.step()
     station.cancel(live)
 

@@ -43,7 +43,7 @@ def test_a_visit_tells_of_the_rows_that_its_steps_have(station, place, told):
     assert set(found) == told
     assert all(0 <= seconds < 60 for seconds in found.values())
     assert not station.in_flight
-    for step in station.log.log.steps:
+    for step in station.log.log.steps[-3:]:
         assert step.requests == place.requests
         assert abs(step.context_tokens - place.requests * place.context) <= 8 * place.requests
 
