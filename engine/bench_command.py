@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from recguide.engine.bench_serve_command import serve
+from recguide.engine.bench_sglang_command import sglang
 from recguide.engine.shared_options import whole_numbers
 from recguide.traces.errors import InputError
 
@@ -28,6 +29,7 @@ def bench() -> None:
 
 
 app.command()(serve)
+app.command()(sglang)
 
 
 @app.command()

@@ -2,6 +2,8 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Protocol
 
 import numpy as np
 
@@ -50,7 +52,32 @@ class BenchLoad:
         return Clients(arrivals, options.max_concurrency)
 
 
-def load_of(options: ServeOptions, model: LoadedModel) -> BenchLoad:
+class LoadOptions(Protocol):
+    """What of a command line describes a load."""
+
+    @property
+    def block_sizes(self) -> tuple[int, ...]: ...  # noqa: D102
+    @property
+    def dataset_path(self) -> tuple[Path, ...]: ...  # noqa: D102
+    @property
+    def random_input_len(self) -> int: ...  # noqa: D102
+    @property
+    def output_len(self) -> int: ...  # noqa: D102
+    @property
+    def force_acceptance(self) -> str | None: ...  # noqa: D102
+    @property
+    def num_prompts(self) -> int | None: ...  # noqa: D102
+    @property
+    def ignore_eos(self) -> bool: ...  # noqa: D102
+    @property
+    def temperature(self) -> float: ...  # noqa: D102
+    @property
+    def seed(self) -> int: ...  # noqa: D102
+    @property
+    def model(self) -> str: ...  # noqa: D102
+
+
+def load_of(options: LoadOptions, model: LoadedModel) -> BenchLoad:
     """The load that the options describe."""
     if options.force_acceptance is not None:
         return _recorded(options, options.force_acceptance, model)
@@ -63,7 +90,7 @@ def load_of(options: ServeOptions, model: LoadedModel) -> BenchLoad:
     return BenchLoad(prompts, wishes, None)
 
 
-def _prompts(options: ServeOptions, model: LoadedModel) -> list[list[int]]:
+def _prompts(options: LoadOptions, model: LoadedModel) -> list[list[int]]:
     if not options.dataset_path:
         rng = np.random.default_rng(options.seed)
         shape = (options.num_prompts or RANDOM_PROMPTS, options.random_input_len)
@@ -77,7 +104,7 @@ def _prompts(options: ServeOptions, model: LoadedModel) -> list[list[int]]:
     return [model.tokenizer.encode_chat(texts[i % len(texts)]) for i in range(count)]
 
 
-def _recorded(options: ServeOptions, name: str, model: LoadedModel) -> BenchLoad:
+def _recorded(options: LoadOptions, name: str, model: LoadedModel) -> BenchLoad:
     trace = read_traces(resolve_traces(name))
     missing = [size for size in options.block_sizes if size not in trace.provenance.block_sizes]
     if missing:

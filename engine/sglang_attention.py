@@ -11,6 +11,7 @@ from sglang.srt.layers.attention.attention_registry import register_attention_ba
 from sglang.srt.layers.attention.base_attn_backend import AttentionBackend
 from sglang.srt.layers.attention.torch_native_backend import TorchNativeAttnBackend
 from sglang.srt.mem_cache.memory_pool import KVWriteLoc, MHATokenToKVPool
+from sglang.srt.server_args import add_attention_backend_choices
 from torch import Tensor
 
 from recguide.engine.sglang_inputs import BlockForward
@@ -44,6 +45,8 @@ def register_backends() -> None:
         from recguide.engine.sglang_row_backend import KernelRows
 
         return KernelRows(runner)
+
+    add_attention_backend_choices([NAME])
 
 
 def paged(buffer: Tensor, page_size: int) -> Tensor:

@@ -1,0 +1,240 @@
+"""The steps behind `recguide bench sglang`."""
+
+import json
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, dataclass, replace
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+import typer
+
+from recguide.engine.bench_load import BenchLoad, load_of
+from recguide.engine.bench_sglang_command import BASELINES, SglangOptions
+from recguide.engine.environment import chosen_device, command_line, machine_of
+from recguide.engine.measure_run import trace_identity
+from recguide.engine.policyof import costs_of, policy_of
+from recguide.engine.sglang_client import Asked, Run
+from recguide.engine.sglang_seen import client_figures, client_run, read_seen, server_figures
+from recguide.engine.sglang_server import Model, arguments_of, model_of
+from recguide.sim.campaigns import Manifest, PointKey, manifest_of
+from recguide.sim.detailed import detailed
+from recguide.sim.figures import Figures
+from recguide.sim.log import PREFILL_STEP
+from recguide.sim.measurement import ALL, Measurement, name_of, read_measurement, served_path, write_measurement
+from recguide.traces.documents import write_json
+from recguide.traces.files import read_trace, write_trace
+
+LAST_WORDS = 2000
+"""Characters of a failed engine's log that are shown."""
+
+
+@dataclass(frozen=True, slots=True)
+class Bench:
+    """What all engines have in common."""
+
+    options: SglangOptions
+    model: Model
+    load: BenchLoad
+    scratch: Path
+    session: int
+
+
+def run(options: SglangOptions) -> bool:
+    """Serve with every engine, and write what was found; gives whether one of them failed."""
+    chosen = chosen_device(options.device)
+    model = model_of(options.model, options.adapter)
+    load = load_of(options, model.loaded())
+    for name in options.policy:
+        if name not in BASELINES:
+            policy_of(name, options.block_sizes, model.config.name, costs_of(options.profile))
+    options.result_dir.mkdir(exist_ok=True)
+    wanted = _wanted(options, model, load, machine_of(chosen))
+    session = manifest_of(options.result_dir, wanted).sessions if wanted.points else 1
+    with tempfile.TemporaryDirectory() as scratch:
+        bench = Bench(options, model, load, Path(scratch), session)
+        if load.judge is not None:
+            write_trace(load.judge.trace, bench.scratch / "forced.parquet")
+        found = [_engine(bench, name, chosen) for name in options.policy]
+    typer.echo(json.dumps([entry for entries, _ in found for entry in entries], indent=1))
+    return any(failed for _, failed in found)
+
+
+def _wanted(options: SglangOptions, model: Model, load: BenchLoad, machine: dict[str, str]) -> Manifest:
+    """The campaign that our policies' runs make up."""
+    ours = [name for name in options.policy if name not in BASELINES]
+    points = tuple(PointKey(name, ALL, count) for name in ours for count in options.max_concurrency)
+    trace = None if load.judge is None else trace_identity(load.judge.trace)
+    setup = {
+        "engine": "sglang",
+        "model": model.config.name,
+        "weights_sha256": model.weights_sha256,
+        "dtype": options.dtype,
+        "gpu": machine["gpu"],
+        "acceptance": "model" if load.judge is None else "forced",
+        "trace": trace,
+        "batching": options.batching,
+    }
+    return Manifest(options.repeats, points, setup)
+
+
+def _engine(bench: Bench, name: str, device: torch.device) -> tuple[list[dict[str, Any]], bool]:
+    """All runs of one engine; whether it failed, too."""
+    folder = bench.scratch / str(bench.options.policy.index(name))
+    folder.mkdir()
+    job = folder / "job.json"
+    runs = list(_runs(bench, folder))
+    engine = arguments_of(bench.options, bench.model, bench.load, name, device, folder, bench.scratch)
+    load = [asdict(asked) for asked in _asked(bench)]
+    content = {"engine": engine, "load": load, "stream": bench.options.stream, "runs": [asdict(each) for each in runs]}
+    write_json(job, content)
+    started = time.monotonic()
+    failed = _serve(job, folder / "log.txt", bench.options.time_limit, name)
+    typer.echo(f"{name}: {time.monotonic() - started:.0f} s", err=True)
+    done = [number for number, each in enumerate(runs) if Path(each.result).exists()]
+    return [_entry(bench, name, folder, runs, number, device) for number in done], failed
+
+
+def _runs(bench: Bench, folder: Path) -> Iterator[Run]:
+    options = bench.options
+    for repeat in range(options.repeats):
+        for concurrency in options.max_concurrency:
+            count = max(options.requests_each * concurrency, options.least_requests)
+            rows = [row % len(bench.load) for row in range(count)]
+            warmups = min(count, options.warmups_each * concurrency)
+            yield Run(concurrency, rows, warmups, str(folder / f"seen-{concurrency}-{repeat + 1}.json"))
+
+
+def _asked(bench: Bench) -> Iterator[Asked]:
+    options, load = bench.options, bench.load
+    for row, (prompt, wish) in enumerate(zip(load.prompts, load.wishes, strict=True)):
+        sampling: dict[str, Any] = {"max_new_tokens": wish.max_new_tokens, "temperature": wish.temperature}
+        sampling["ignore_eos"] = options.ignore_eos or load.judge is not None
+        if load.judge is not None:
+            sampling["custom_params"] = {"recguide_row": row}
+        elif wish.temperature:
+            sampling["sampling_seed"] = wish.seed
+        yield Asked([int(token) for token in prompt], sampling)
+
+
+def _serve(job: Path, log: Path, limit: float, name: str) -> bool:
+    """Run a client with its engine; whether that failed."""
+    command = [sys.executable, "-m", "recguide.engine.sglang_client", str(job)]
+    with log.open("w") as output:
+        try:
+            code = subprocess.run(command, stdout=output, stderr=output, timeout=limit, check=False).returncode
+        except subprocess.TimeoutExpired:
+            typer.echo(f"{name}: stopped after {limit:g} s", err=True)
+            return True
+    if code:
+        typer.echo(f"{name}: failed with {code}\n{log.read_text()[-LAST_WORDS:]}", err=True)
+    return code != 0
+
+
+def _entry(
+    bench: Bench, name: str, folder: Path, runs: Sequence[Run], number: int, device: torch.device
+) -> dict[str, Any]:
+    """The figures of a run, which are written."""
+    served, options = runs[number], bench.options
+    repeat = 1 + number // len(options.max_concurrency)
+    seen = read_seen(Path(served.result))
+    errors = [each.error for each in seen if each.error]
+    document: dict[str, Any] = {**_about(bench, name, device), "repeat": repeat, "failed": len(errors)}
+    document["errors_told"] = sorted(set(errors))
+    if len(errors) == len(seen):
+        return document
+    client = client_run(seen, [len(prompt) for prompt in bench.load.prompts], served.concurrency)
+    document |= client_figures(client, Figures(), options.stream)
+    verified = sum(each.verified for each in seen)
+    if verified:
+        tokens = sum(each.tokens[-1] - 1 for each in seen if each.tokens)
+        document |= {"num_rounds": verified, "accept_length": tokens / verified}
+    # the log has a run of warm-ups in front of each
+    logged = folder / "log" / f"run-{2 * number + 2:04d}.json.gz"
+    if logged.exists():
+        document |= _kept(bench, name, served, repeat, logged)
+    path = options.result_dir / name_of(name, ALL, served.concurrency, repeat).replace(".json.gz", ".figures.json")
+    write_json(path, detailed(client, document))
+    return document
+
+
+def _about(bench: Bench, name: str, device: torch.device) -> dict[str, Any]:
+    options, judge = bench.options, bench.load.judge
+    return {
+        "date": datetime.now(UTC).strftime("%Y%m%d-%H%M%S"),
+        "endpoint_type": "sglang",
+        "backend": "sglang",
+        "model_id": options.model,
+        "tokenizer_id": options.model,
+        "request_rate": "inf",
+        "policy": name,
+        "batching": options.batching,
+        "block_sizes": ",".join(map(str, options.block_sizes)),
+        "acceptance": judge.label if judge is not None and name not in BASELINES else "the model's own",
+        "temperature": options.temperature,
+        "adapter": options.adapter,
+        "dtype": options.dtype,
+        "streamed": options.stream,
+        **machine_of(device),
+        **_versions(),
+        "command": command_line(),
+    }
+
+
+def _versions() -> dict[str, str]:
+    from importlib.metadata import version
+
+    return {"sglang": version("sglang"), "transformers": version("transformers")}
+
+
+def _kept(bench: Bench, name: str, served: Run, repeat: int, logged: Path) -> dict[str, Any]:
+    """The plugin's own log of a run as a measurement of the campaign; gives the figures that are only there."""
+    measured, options = read_measurement(logged), bench.options
+    about = replace(
+        measured.about,
+        policy=name,
+        concurrency=served.concurrency,
+        repeat=repeat,
+        session=bench.session,
+        trace={} if bench.load.judge is None else trace_identity(bench.load.judge.trace),
+        origin={**measured.about.origin, "weights_sha256": bench.model.weights_sha256, "command": command_line()},
+    )
+    path = options.result_dir / about.name
+    figures = json_figures(logged)
+    run = replace(measured.run, concurrency=served.concurrency)
+    write_measurement(path, replace(measured, about=about, run=run), figures)
+    if served_path(logged).exists():
+        write_trace(read_trace(served_path(logged)), served_path(path))
+    return {**server_figures(figures), **host_times(measured), "measurement": path.name}
+
+
+def json_figures(logged: Path) -> dict[str, Any]:
+    """The figures of a measurement, without its lists."""
+    import gzip
+
+    document = json.loads(gzip.decompress(logged.read_bytes()))
+    return {name: value for name, value in document.items() if not isinstance(value, list | dict)}
+
+
+def host_times(measured: Measurement) -> dict[str, float | None]:
+    """Where the time of rounds went: forwards by the device's clock, the host's share of steps, and between steps."""
+    steps = measured.run.steps
+    rounds = steps["block_size"] != PREFILL_STEP
+    count, round_s = int(rounds.sum()), float(steps["seconds"][rounds].sum())
+    forward_s = float(measured.forward_s[rounds].sum())
+    gaps = np.diff(steps["start_s"]) - steps["seconds"][:-1]
+    between = gaps[rounds[:-1] & rounds[1:]]
+    return {
+        "round_s": round_s,
+        "forward_s": forward_s,
+        "mean_forward_ms": forward_s / count * 1e3 if count else None,
+        "mean_host_ms": (round_s - forward_s) / count * 1e3 if count else None,
+        "mean_between_steps_ms": float(between.mean()) * 1e3 if len(between) else None,
+        "median_between_steps_ms": float(np.median(between)) * 1e3 if len(between) else None,
+    }
