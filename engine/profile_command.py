@@ -79,6 +79,7 @@ def _say(text: str) -> None:
 
 def _header(loaded: "LoadedModel", dtype: str) -> dict[str, str]:
     from recguide.engine.environment import command_line, machine_of
+    from recguide.sim.costs import EIGHTHS, FILL
 
     device = loaded.decoder.device
     return {
@@ -92,5 +93,6 @@ def _header(loaded: "LoadedModel", dtype: str) -> dict[str, str]:
         "attention": "row attention over pages, equal contexts, steps of the serving engine by CUDA graph replay"
         if device.type == "cuda"
         else "torch masked attention, steps of the serving engine, eager",
+        **({FILL: EIGHTHS} if device.type == "cuda" else {}),
         "spread": "half the distance of the quartiles over the repeats",
     }

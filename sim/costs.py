@@ -31,6 +31,9 @@ HEADER = (
     "attention",
 )
 VERSION = "1"
+FILL = "fill"
+"""A key of the header: how a forward's query tokens are filled up to a size that has a CUDA graph."""
+EIGHTHS = "eighths of a power of 2"
 MOST = 1e12
 """Of any number in a profile: 1e12 us are eleven days."""
 PREFILL = ("prefill",)
@@ -124,17 +127,31 @@ class Profile:
         name, model, gpu = Path(self.path).stem, self.header["model"], self.header["gpu"]
         surfaces = {kind: Surface(grid) for kind, grid in grids.items()}
         layouts = [layout for layout, kind in HOST.items() if kind in surfaces]
-        return CostModel(partial(_profiled, self.path, surfaces), name=name, model=model, gpu=gpu, steps_of=layouts)
+        filled = self.header.get(FILL) == EIGHTHS
+        curve_of = partial(_profiled, self.path, surfaces, filled)
+        return CostModel(curve_of, name=name, model=model, gpu=gpu, steps_of=layouts)
 
 
-def _profiled(path: str, surfaces: Mapping[str, Surface], kind: str, requests: int, query_tokens: int) -> Curve:
+def _profiled(
+    path: str, surfaces: Mapping[str, Surface], filled: bool, kind: str, requests: int, query_tokens: int
+) -> Curve:
     if kind not in surfaces:
         raise InputError(f"{path}: kind: no rows of kind {kind!r}; there are: {', '.join(sorted(surfaces))}")
+    if kind.startswith("host"):
+        curve = surfaces[kind].at(requests, query_tokens)
+        return _everywhere(curve) if curve.low <= curve.high else curve
+    tokens = filled_up(query_tokens) if filled else query_tokens
     if kind == "prefill":
         # prompts of one forward are profiled as one prompt of their total length
-        return surfaces[kind].at(1, query_tokens)
-    curve = surfaces[kind].at(requests, query_tokens)
-    return _everywhere(curve) if kind.startswith("host") and curve.low <= curve.high else curve
+        return surfaces[kind].at(1, tokens)
+    # as many more requests as there are more tokens
+    return surfaces[kind].at(requests if tokens == query_tokens else requests * tokens / query_tokens, tokens)
+
+
+def filled_up(tokens: int) -> int:
+    """The size that a forward of so many tokens has: up to a multiple of an eighth of the power of 2 below."""
+    step = max(1, (1 << max(tokens.bit_length() - 1, 0)) // 8)
+    return -(-tokens // step) * step
 
 
 def constant_costs(**seconds: float) -> CostModel:

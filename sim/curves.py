@@ -89,7 +89,7 @@ class Surface:
         }
         self._fastest = min(second for curve in self._curves.values() for second in curve.seconds)
 
-    def at(self, requests: int, query_tokens: int) -> Curve:
+    def at(self, requests: float, query_tokens: int) -> Curve:
         """The curve between the profiled ones: linear in query tokens per request, then in requests.
 
         Requests of unequal context count as equal ones, for the sum is what is profiled. Outside the profiled shapes
@@ -105,7 +105,7 @@ class Surface:
         return _scaled(weighted(parts), requests, measured, self._fastest)
 
 
-def _scaled(curve: Curve, requests: int, measured: bool, floor_s: float) -> Curve:
+def _scaled(curve: Curve, requests: float, measured: bool, floor_s: float) -> Curve:
     """From context tokens per request to their sum."""
     low, high = (curve.low * requests, curve.high * requests) if measured else (inf, -inf)
     knots = tuple(knot * requests for knot in curve.knots)
