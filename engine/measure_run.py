@@ -98,14 +98,17 @@ def run(options: MeasureOptions) -> Iterator[tuple[Path, float]]:
     manifest = manifest_of(options.output, Manifest(options.repeats, points, _setup(bench)))
     bench = replace(bench, session=manifest.sessions)
     tasks = _tasks(options)
+    anchors = [Task(PointKey(*key), 1, ROLES[1]) for key in options.anchors] if tasks else []
     # what all runs share is none of what is to be looked through for garbage
     gc.collect()
     gc.freeze()
-    anchors = [Task(PointKey(*key), 1, ROLES[1]) for key in options.anchors] if tasks else []
-    for task in (*anchors, *tasks):
-        if time.monotonic() - started > options.time_limit:
-            break
-        yield _measured(bench, task)
+    try:
+        for task in (*anchors, *tasks):
+            if time.monotonic() - started > options.time_limit:
+                break
+            yield _measured(bench, task)
+    finally:
+        gc.unfreeze()
 
 
 def _tasks(options: MeasureOptions) -> list[Task]:

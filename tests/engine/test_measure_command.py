@@ -52,6 +52,27 @@ def test_a_campaign_is_measured_in_pieces_and_foretold_step_by_step(inputs, tiny
     assert found["missing"] == []
 
 
+def test_runs_that_stop_are_foretold_up_to_their_last_step(inputs, tiny_folder, tmp_path, recguide) -> None:
+    output = tmp_path / "campaign"
+    more = ("--steady-seconds", 0.02, "--more", "ar@2", "--more", f"ar@2@{TRACE.requests[0].dataset}")
+    done = recguide(*arguments(inputs, tiny_folder, output, *more, "--repeats", 2, "--policy", "ar@1"))
+    assert (done.code, len(done.stdout.splitlines())) == (0, 14), done.stderr
+    runs = [[read_measurement(output / f"overlap_B=4-all-c3-r{n}.json.gz") for n in (1, 2)]]
+    runs += [[read_measurement(output / f"ar-all-c2-r{n}.json.gz") for n in (1, 2)]]
+    for first, second in runs:
+        assert first.stopped == second.stopped
+        assert first.limits.tolist() == second.limits.tolist()
+        assert len(first.run.steps["seconds"]) == len(second.run.steps["seconds"])
+    assert any(first.stopped for first, _ in runs)
+    validated = recguide(
+        "validate", output, "--trace", inputs / "trace.parquet", "--profile", inputs / "profile.csv",
+        "--cross-model", "--force", "--output-dir", tmp_path / "out", "--min-repeats", 2,
+    )  # fmt: skip
+    assert validated.code in (0, 1), validated.stderr
+    found = json.loads((tmp_path / "out" / "validation.json").read_text())
+    assert [point["agreement"]["same_steps"] for point in found["points"]] == [True] * 7
+
+
 @pytest.mark.parametrize(
     ("more", "words"),
     [
@@ -62,6 +83,8 @@ def test_a_campaign_is_measured_in_pieces_and_foretold_step_by_step(inputs, tiny
         (["--acceptance", "some"], "--acceptance: found 'some'"),
         (["--steady-seconds", "0"], "--steady-seconds: found 0"),
         (["--anchor", "ar"], "--anchor: found 'ar'"),
+        (["--more", "ar"], "--more: found 'ar'"),
+        (["--policy", "ar@7"], "--policy ar: concurrency: found [7]"),
     ],
 )
 def test_what_cannot_be_measured_is_refused_before_anything_runs(

@@ -2,6 +2,7 @@
 
 import gzip
 import json
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -37,6 +38,17 @@ def test_what_is_written_is_read(tmp_path_factory, policy, concurrency, seed) ->
         np.testing.assert_allclose(getattr(found.run, name), getattr(made.run, name), atol=1e-9)
     np.testing.assert_allclose(found.forward_s, made.forward_s, atol=1e-9)
     assert (found.run.concurrency, found.run.closed) == (concurrency, True)
+
+
+def test_where_requests_were_made_to_end_and_that_a_run_stopped_is_read_too(tmp_path) -> None:
+    made = as_measured(TRACE, "fixed:8", 2, COSTS)
+    limits = made.run.output_tokens + 1
+    found = read_measurement(write(tmp_path, TRACE, replace(made, limits=limits, stopped=True)))
+    assert (found.limits.tolist(), found.stopped) == (limits.tolist(), True)
+    without = read_measurement(write(tmp_path, TRACE, made))
+    assert (without.limits, without.stopped) == (None, False)
+    with pytest.raises(InputError, match=r"output_lens\[0\]: allowed: up to log.requests.limit"):
+        read_measurement(write(tmp_path, TRACE, replace(made, limits=limits - 2)))
 
 
 def test_the_file_has_the_keys_of_vllm(tmp_path) -> None:
