@@ -54,11 +54,12 @@ def on_arrival(original: Hook, scheduler: "Scheduler", req: "Req", is_retracted:
     if is_ours(scheduler.spec_algorithm):
         if (live := live_of(req)) is not None:
             scheduler.draft_worker.rounds.preempted(live)
-        elif req.to_finish is None:
+        else:
             try:
                 scheduler.draft_worker.arrived(req)
             except InputError as error:
                 req.set_finish_with_abort(str(error))
+                scheduler.draft_worker.arrived(req)
     return original(scheduler, req, is_retracted=is_retracted)
 
 

@@ -36,7 +36,7 @@ class PooledInputs(Inputs):
         known = super().sizes(shape)
         return {**{name: size for name, size in known.items() if name not in ("slots", "table")}, **own}
 
-    def _put_pages(self, pieces: Sequence[Piece], cache: PagedCache, lens: Sequence[int], place: Ints) -> None:
+    def _put_pages(self, pieces: Sequence[Piece], cache: PagedCache, lens: Sequence[int] | Ints, place: Ints) -> None:
         """Whose row each token is in, and where in that row."""
         self._set("owner", np.repeat(np.arange(len(pieces)), lens), 0)
         self._set("place", place, -1)

@@ -51,7 +51,9 @@ def write_run(folder: Path, rounds: ScheduledRounds, plan: Plan, forwards: Sglan
         known = rounds_of(plan.trace)
     run = replace(whole, request=np.arange(len(whole.request)))
     about = _about(rounds, plan, forwards, server, names)
-    measured = Measurement(about, run, np.array(rounds.log.draft_s), np.array(rounds.log.forward_s))
+    # of a step that drafts alone the log has the whole time, and the host's around a draft is no forward's
+    forward_s = np.array(rounds.log.forward_s)
+    measured = Measurement(about, run, np.minimum(rounds.log.draft_s, forward_s), forward_s)
     write_measurement(path, measured, metrics_of(run, known))
     return path
 

@@ -154,24 +154,25 @@ def plan_of(args: "ServerArgs") -> Plan:
         recorded = ", ".join(map(str, trace.provenance.block_sizes))
         raise InputError(f"block_sizes: found {sorted(unrecorded)}, allowed: {recorded}, as {options.forced_trace} has")
     path = Path(args.model_path)
-    names = [args.served_model_name, args.model_path, path.name, *([trace.provenance.model] if trace else [])]
+    names = [args.served_model_name or path.name, args.model_path, path.name]
+    names += [trace.provenance.model] if trace is not None else []
     policy = _policy(options, sizes, names, args.tp_size)
     return Plan(options, policy, sizes, trace, scratch_tokens(policy, sizes))
 
 
-def _policy(options: PluginOptions, sizes: tuple[int, ...], names: Sequence[str | None], gpus: int) -> Policy:
+def _policy(options: PluginOptions, sizes: tuple[int, ...], names: Sequence[str], gpus: int) -> Policy:
     """The policy for a model that has these names."""
     name, (head, _, argument) = options.policy, options.policy.partition(":")
     if gpus > 1 and head in MEASURES_TIME:
         raise InputError(f"policy {name!r}: learns from measured times, allowed: one GPU, for they differ between GPUs")
     if head in FITTED:
         fit = _fit_in(name, argument if head != "regime" else parse_options(argument, REGIME_OPTIONS).get("file", ""))
-        model = fit.model if fit.model in names else names[0] or ""
+        model = fit.model if fit.model in names else names[0]
         costs = _costs_of_fit(name, fit) if options.profile is None else costs_of(options.profile) or constant_costs()
         return make_policy(name, rounds_named(sizes, model), costs)
     if head in LOOK_AT_COSTS and options.profile is None:
         raise InputError(f"policy {name!r}: needs a profile of this GPU and model, the option 'profile'")
-    policy = policy_of(name, sizes, names[0] or "", costs_of(options.profile))
+    policy = policy_of(name, sizes, names[0], costs_of(options.profile))
     if isinstance(policy, Tidar):
         raise InputError(f"policy {name!r}: drafts within the prefill, which is SGLang's own, and is not served here")
     if not isinstance(policy, Overlap) and not callable(policy):
@@ -192,7 +193,7 @@ def _costs_of_fit(name: str, fit: Adaptive) -> CostModel:
     def none(kind: str, requests: int, query_tokens: int) -> Curve:
         raise InputError("the file has no switch point for this block size: give switch=N, or the option 'profile'")
 
-    return CostModel(none, name="of the fit", model=profile.get("model", ""), gpu=profile.get("gpu", ""))
+    return CostModel(none, name="of the fit", model=profile.get("model"), gpu=profile.get("gpu"))
 
 
 OURS = ("algorithm", "adaptive_config", "draft_model_path")

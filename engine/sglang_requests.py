@@ -37,19 +37,14 @@ def live_of(req: "Req") -> SglangLive | None:
     return live
 
 
-def attach(req: "Req", number: int, trace: DenseTrace | None) -> SglangLive:
-    """Hang a new state on a request; InputError for one that cannot be served."""
-    check(req)
+def attach(req: "Req", number: int) -> SglangLive:
+    """Hang a new state on a request."""
     params = req.sampling_params
     temperature = 0.0 if params.top_k == GREEDY_TOP_K else params.temperature
-    left, row = int(params.max_new_tokens), 0
     # without a seed of its own the output differs from request to request, and yet not from GPU to GPU
     seed = zlib.crc32(req.rid.encode()) if params.sampling_seed is None else params.sampling_seed
-    wish = Wish(left, temperature, seed & MAX_SEED)
-    if trace is not None:
-        row = _row_of(req, trace)
-        wish = Wish(trace.provenance.max_output_tokens)
-    live = SglangLive(number, list(req.origin_input_ids), wish, _eos_of(req), left, row)
+    left = int(params.max_new_tokens)
+    live = SglangLive(number, list(req.origin_input_ids), Wish(left, temperature, seed & MAX_SEED), _eos_of(req), left)
     setattr(req, ATTRIBUTE, live)
     return live
 
@@ -77,8 +72,8 @@ def _eos_of(req: "Req") -> frozenset[int]:
     return frozenset(int(token) for token in ids if token is not None)
 
 
-def _row_of(req: "Req", trace: DenseTrace) -> int:
-    """Whose acceptance a request plays; it must have that request's lengths."""
+def play(req: "Req", live: SglangLive, trace: DenseTrace) -> None:
+    """Let a request play the recorded one that it names; InputError unless it has that one's lengths."""
     row = (req.sampling_params.custom_params or {}).get(ROW)
     if not isinstance(row, int) or not 0 <= row < len(trace.requests):
         raise InputError(
@@ -92,7 +87,7 @@ def _row_of(req: "Req", trace: DenseTrace) -> int:
             f"{ROW} {row}: found a prompt of {found[0]} tokens and max_new_tokens {found[1]}, "
             f"allowed: {recorded.prompt_tokens} and {recorded.output_tokens}, as recorded"
         )
-    return row
+    live.row, live.wish = row, Wish(trace.provenance.max_output_tokens)
 
 
 def check(req: "Req") -> None:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import sglang
 import torch
-from sglang.srt.distributed import get_tensor_model_parallel_world_size
+from sglang.srt.distributed import get_tensor_model_parallel_rank, get_tensor_model_parallel_world_size
 from sglang.srt.managers.schedule_batch import FINISH_ABORT
 from sglang.srt.managers.utils import GenerationBatchResult
 from sglang.srt.speculative.base_spec_worker import BaseSpecWorker
@@ -26,7 +26,7 @@ from recguide.engine.sglang_forwards import SglangBackbone, SglangForwards
 from recguide.engine.sglang_inputs import Carried
 from recguide.engine.sglang_log import Server, write_run
 from recguide.engine.sglang_options import Plan, plan_of
-from recguide.engine.sglang_requests import SglangLive, attach, live_of, synced
+from recguide.engine.sglang_requests import SglangLive, attach, check, live_of, play, synced
 from recguide.engine.sglang_rounds import ScheduledRounds
 from recguide.engine.ways import AsFound, Judge, Setup
 from recguide.sim.batching import batching_named
@@ -80,8 +80,12 @@ class RecGuideWorker(BaseSpecWorker):
         self.rounds = ScheduledRounds(setup, self.plan.policy, batching_named(options.batching), keep)
 
     def arrived(self, req: "Req") -> SglangLive:
-        """A request has come in; InputError where it cannot be served."""
-        live = attach(req, -1, self.plan.trace)
+        """A request has come in; InputError where it cannot be served, and is to end without an answer."""
+        live, trace = attach(req, 0), self.plan.trace
+        if req.to_finish is None:
+            check(req)
+            if trace is not None:
+                play(req, live, trace)
         live.number = self.rounds.arrived(len(live.prompt), live.row)
         return live
 
@@ -153,7 +157,7 @@ class RecGuideWorker(BaseSpecWorker):
         """SGLang flushes its cache, which it does when nobody is served: time to write the log, and start anew."""
         if self.plan.options.log is None:
             return
-        if self.rounds.log.totals.steps and self._target_worker.tp_rank == 0:
+        if self.rounds.log.totals.steps and get_tensor_model_parallel_rank() == 0:
             write_run(Path(self.plan.options.log), self.rounds, self.plan, self.forwards, self._told())
         self.rounds.restart()
 

@@ -7,15 +7,17 @@ from typing import Any
 
 import numpy as np
 import sglang
-from sglang_env import ENGINE_ARGS
+from sglang_env import ENGINE_ARGS, TOY
 
 from recguide.engine.api import generate
+from recguide.engine.forced import Forced
 from recguide.engine.loading import open_model
 from recguide.engine.policyof import policy_of
 from recguide.engine.requests import Wish
 from recguide.engine.serving import Engine, EngineConfig
 from recguide.sim.batching import batching_named
 from recguide.sim.memory import Limits
+from recguide.traces.dense import DenseTrace
 
 BLOCK_SIZES = (4, 8, 16, 32)
 
@@ -58,3 +60,21 @@ def by_our_engine(
     run = engine.replay()
     rounds = np.bincount(run.emission_request[run.emission_block_size > 1], minlength=len(prompts))
     return Outputs([list(answer.tokens) for answer in answers], rounds.tolist())
+
+
+def forced_by_our_engine(trace: DenseTrace, policy: str) -> list[list[tuple[int, int]]]:
+    """Tokens and outcome of every emission of every request, acceptance forced, by the engine of `recguide serve`."""
+    loaded = open_model(str(TOY), None, "cpu", "fp32")
+    sizes = trace.provenance.block_sizes
+    config = EngineConfig(sizes, Limits(2048, None, 8, 16, 400), trace.provenance.max_context)
+    judge = Forced(trace, loaded.config)
+    engine = Engine(loaded.decoder, policy_of(policy, sizes, "toy", None), config, judge)
+    for row in range(len(trace.requests)):
+        judge.send(engine, row)
+    engine.drain()
+    run = engine.replay()
+    emissions = zip(run.emission_request, run.emission_tokens, run.emission_outcome, strict=True)
+    found: list[list[tuple[int, int]]] = [[] for _ in trace.requests]
+    for number, tokens, outcome in emissions:
+        found[number].append((int(tokens), int(outcome)))
+    return found
