@@ -27,8 +27,8 @@ from recguide.sim.methods import Policy
 from recguide.sim.rounds import Ints
 
 ATTEMPTS = 6
-"""Runs of a step until nothing of it happens for the first time: two without a graph, one that replays it, and some
-more where results move and graphs are made anew."""
+"""Runs of a step until nothing of it happens for the first time: one that captures graphs, one that replays them, and
+some more where results move and graphs are made anew."""
 
 
 class StoppableClock:
@@ -171,6 +171,7 @@ class Station(Engine):
         made = self.forwards
         graphs = not config.enforce_eager
         self.forwards = CountingForwards(decoder, made.cache, graphs, config.rounded, made.most_pages)
+        self.forwards.capture_after = 1
         self.rehearsal = Rehearsal(self.forwards, self.stoppable)
 
     def turn_to(self, policy: Policy, max_running: int, judge: Judge | None = None) -> None:

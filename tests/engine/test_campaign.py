@@ -14,7 +14,7 @@ from tiny import recorded, tiny_model
 from recguide.engine.campaign import Server, Stop, closed_loop, engine_config, staggered
 from recguide.engine.measure_command import grid_of, parse_anchor, parse_point, whole_numbers
 from recguide.engine.measure_run import pending, prompts_of
-from recguide.engine.station import Aside, Station, StoppableClock
+from recguide.engine.station import Aside, Rehearsal, Station, StoppableClock
 from recguide.sim.arrivals import Clients, as_recorded
 from recguide.sim.campaigns import PointKey
 from recguide.sim.measurement import name_of
@@ -126,6 +126,31 @@ def test_the_clock_stands_still_while_a_judge_works() -> None:
     assert clock() == 2.0
     now[0] += 1.0
     assert clock() == 3.0
+
+
+def test_a_step_is_run_until_nothing_of_it_happens_for_the_first_time_and_only_that_takes_time() -> None:
+    now, ran, forgotten = [0.0], [], []
+
+    class Forwards:
+        firsts = 0
+
+        def spent(self):
+            forgotten.append("forwards")
+
+    forwards = Forwards()
+
+    def step():
+        now[0] += 10.0
+        # a draft and a verify are captured, then the results move
+        forwards.firsts += (2, 0, 0)[len(ran)] if len(ran) != 1 else 1
+        ran.append(now[0])
+        return ["changes", len(ran)]
+
+    clock = StoppableClock(lambda: now[0])
+    changes = Rehearsal(forwards, clock).run(step, lambda: forgotten.append("draft"))
+    assert changes == ["changes", 3]
+    assert forgotten == ["draft", "forwards"] * 2
+    assert clock() == 10.0
 
 
 def test_passes_interleave_and_every_second_one_goes_backwards(tmp_path) -> None:
