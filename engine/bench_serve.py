@@ -1,5 +1,6 @@
 """The steps behind `recguide bench serve`."""
 
+import gc
 import time
 from collections import Counter
 from collections.abc import Mapping
@@ -105,6 +106,9 @@ def _warm_up(bench: Bench) -> None:
     if bench.engine.forwards.graphs:
         most = min(bench.options.max_concurrency or MAX_RUNNING, bench.engine.limits.max_running or 0)
         typer.echo(f"{bench.engine.prepare(counts_up_to(most))} kinds of rounds are prepared", err=True)
+    # what is there by now stays, and nobody has to look through it again and again
+    gc.collect()
+    gc.freeze()
     bench.engine.restart()
 
 

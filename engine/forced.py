@@ -21,6 +21,8 @@ from recguide.traces.errors import InputError
 class Forced:
     """A judge that plays the requests of a trace."""
 
+    foretells = True
+
     def __init__(self, trace: DenseTrace, config: ModelConfig, seed: int = 0) -> None:
         self.trace, self.config, self.seed = trace, config, seed
         special = {config.mask_id, *config.eos_ids}

@@ -6,7 +6,8 @@ found stays on the device until `Forwards.read` asks for it: a verify takes the 
 
 import time
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import cached_property
 
 import numpy as np
 import torch
@@ -14,10 +15,11 @@ from numpy.typing import NDArray
 from torch import Tensor
 from torch.nn import functional as F  # noqa: N812
 
+from recguide.engine.batches import Fill, batch_of
 from recguide.engine.clocks import Stopwatch
-from recguide.engine.fused import fused_hidden
-from recguide.engine.graphs import recorded
-from recguide.engine.inputs import Fill, Inputs, Shape, power_of_2, shape_of
+from recguide.engine.fused import fused_hidden, turns_at
+from recguide.engine.graphs import Recording
+from recguide.engine.inputs import Inputs, Shape, power_of_2, shape_of
 from recguide.engine.model import Decoder, Draft
 from recguide.engine.pages import PagedCache
 from recguide.engine.planning import Piece
@@ -37,6 +39,8 @@ CAPTURE_AFTER = 2
 """Forwards of a shape that run without a graph before it gets one."""
 MAX_CAPTURED = 4096
 """Tokens of the largest forward that gets one; what is larger keeps the GPU busy by itself."""
+CUTS: tuple[int, ...] = ()
+"""Layers behind whose attention a graph ends and the next one begins."""
 FIRST_SCORES = 2 * MAX_CAPTURED
 """Scores that there is room for from the start: more than any forward with a graph has."""
 
@@ -72,7 +76,8 @@ class Forwards:
         self._plans: dict[tuple[int, int, Tile], RowPlan] = {}
         self._parts: dict[Tile, tuple[Tensor, Tensor]] = {}
         self._scratch: dict[int, Scratch] = {}
-        self._captured: dict[Shape, torch.cuda.CUDAGraph] = {}
+        self._captured: dict[Shape, Recording] = {}
+        self._cut: Callable[[], None] | None = None
         self._seen: Counter[Shape] = Counter()
         self._memory = torch.cuda.graph_pool_handle() if self.graphs else None
 
@@ -83,10 +88,13 @@ class Forwards:
         They are overwritten by the next forward that has, or has not, a ``fill``, which takes tokens from the last one
         that had none. Without ``graph`` none is used or made: for shapes that hardly ever come back.
         """
-        exact = shape_of(pieces, self.cache.page_size, fill is not None)
-        shape = exact.rounded(max(self.most_pages, exact.pages)) if self.rounded else exact
+        batch = batch_of(pieces)
+        exact = shape_of(batch, self.cache.page_size, fill is not None)
+        if exact.pages > self.most_pages:
+            self._grow(exact.pages)
+        shape = exact.rounded(self.most_pages) if self.rounded else exact
         inputs = self.inputs(shape)
-        inputs.put(pieces, self.cache, fill)
+        inputs.put(batch, self.cache, fill)
         result = self._result(shape)
         self.watch.run(lambda: self._launch(inputs, graph))
         return result[:, : exact.scores]
@@ -129,6 +137,12 @@ class Forwards:
             self._results[shape.filled] = torch.zeros(len(LogitStatistics._fields), size, device=self.device)
         return self._results[shape.filled]
 
+    def _grow(self, pages: int) -> None:
+        """Be ready for requests that are longer than announced."""
+        self.most_pages = pages
+        self.__dict__.pop("turns", None)
+        self._forget_graphs()
+
     def _forget_graphs(self) -> None:
         """Graphs know where results lie. Memory whose graphs are all gone takes no more of them."""
         self._captured.clear()
@@ -147,33 +161,38 @@ class Forwards:
             return
         self._captured[shape].replay()
 
-    def _capture(self, inputs: Inputs) -> torch.cuda.CUDAGraph:
-        """A graph of what has just run, so that all kernels are there."""
-        return recorded(lambda: self._compute(inputs), self._memory)
+    def _capture(self, inputs: Inputs) -> Recording:
+        """What has just run, so that all kernels are there."""
+
+        def work(cut: Callable[[], None]) -> None:
+            self._cut = cut
+            try:
+                self._compute(inputs)
+            finally:
+                self._cut = None
+
+        return Recording(work, self._memory)
 
     def _compute(self, inputs: Inputs) -> None:
         """Everything that a forward does on the device; it asks the host for nothing."""
         shape = inputs.shape
         hidden = self.hidden(inputs, {"all": True, "none": False, "some": inputs["gate"].bool()[None, :, None]})
         if shape.scores:
-            found = self._statistics(hidden[0, inputs["scored"].long()], inputs)
+            found = self._statistics(hidden[0].index_select(0, inputs["scored"]), inputs)
             self._results[shape.filled][:, : shape.scores].copy_(found)
 
     def hidden(self, inputs: Inputs, draft: dict[str, Draft]) -> Tensor:
         """Hidden states ``[1, tokens, hidden]``; ``draft`` says for each kind of forward which tokens are drafts."""
-        ids = inputs["ids"].long()
+        ids = inputs["ids"]
         if inputs.shape.filled:
             source = inputs["source"].long()
             # what is no token is fed as some token, and is known to be wrong when it is read
-            before = self._results[False][0, source.clamp(min=0)].long().clamp(min=0)
+            before = self._results[False][0, source.clamp(min=0)].int().clamp(min=0)
             ids = torch.where(source >= 0, before, ids)
-        positions, slots = inputs["positions"].long()[None], inputs["slots"].long()
-        routed = draft[inputs.shape.draft]
-        if self.cuda:
-            return self._fused(inputs, ids[None], positions, slots, routed)
-        return self._plain(inputs, ids[None], positions, slots, routed)
+        run = self._fused if self.cuda else self._plain
+        return run(inputs, ids[None], inputs["slots"].long(), draft[inputs.shape.draft])
 
-    def _plain(self, inputs: Inputs, ids: Tensor, positions: Tensor, slots: Tensor, draft: Draft) -> Tensor:
+    def _plain(self, inputs: Inputs, ids: Tensor, slots: Tensor, draft: Draft) -> Tensor:
         cache, rows = self.cache, inputs.rows
 
         def attention(layer: int, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
@@ -182,18 +201,30 @@ class Forwards:
             # tokens that fill the shape up have no request, and their NaN is nobody's
             return out.to(q.dtype).transpose(0, 1)[None]
 
-        return self.decoder.run(ids, positions, attention, draft)
+        return self.decoder.run(ids, inputs["positions"].long()[None], attention, draft)
 
-    def _fused(self, inputs: Inputs, ids: Tensor, positions: Tensor, slots: Tensor, draft: Draft) -> Tensor:
-        cache, rows = self.cache, inputs.rows
+    def _fused(self, inputs: Inputs, ids: Tensor, slots: Tensor, draft: Draft) -> Tensor:
+        cache, rows, positions = self.cache, inputs.rows, inputs["positions"]
         plan = self._plan(inputs.shape)
         plan.update(rows)
 
         def attention(layer: int, q: Tensor) -> Tensor:
             # tokens that fill the shape up get no attention, and whatever they hold is nobody's
-            return row_attention(q[0], cache.keys[layer], cache.values[layer], rows, plan).flatten(1)[None]
+            out = row_attention(q[0], cache.keys[layer], cache.values[layer], rows, plan).flatten(1)[None]
+            if self._cut is not None and layer in CUTS:
+                self._cut()
+            return out
 
-        return fused_hidden(self.decoder, ids, positions, slots, (cache.keys, cache.values), attention, draft)
+        where = ids, positions[None], slots, (cache.keys, cache.values)
+        q_cos, q_sin, k_cos, k_sin = self.turns.index_select(1, positions)
+        return fused_hidden(self.decoder, *where, attention, draft, ((q_cos, q_sin), (k_cos, k_sin)))
+
+    @cached_property
+    def turns(self) -> Tensor:
+        """``[4, positions, dim / 2]`` What rotates queries and keys at every position that there may be."""
+        most = self.most_pages * self.cache.page_size
+        tables = turns_at(self.decoder, torch.arange(most, device=self.device)[None])
+        return torch.stack([part for table in tables for part in table])
 
     def _plan(self, shape: Shape) -> RowPlan:
         """A plan for such forwards. Results in parts are large, and plans of the same tile share theirs."""
@@ -229,5 +260,5 @@ class Forwards:
 
 def _steps(share: NDArray[np.float32]) -> NDArray[np.uint8]:
     """Shares in steps of 1/256, as traces have them; NaN is 0."""
-    steps: NDArray[np.uint8] = np.clip(np.nan_to_num(share) * 256, 0, 255).astype(np.uint8)
+    steps: NDArray[np.uint8] = np.fmin(np.fmax(share * 256, 0), 255).astype(np.uint8)
     return steps

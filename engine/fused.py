@@ -15,6 +15,7 @@ from recguide.kernels.rotary import rotary_write
 
 FusedAttention = Callable[[int, Tensor], Tensor]
 """From a layer's index and its rotated queries ``[N, T, heads, dim]`` to ``[N, T, heads * dim]``, once keys are in."""
+Turns = tuple[Table, Table]
 
 
 def fused_hidden(
@@ -25,14 +26,14 @@ def fused_hidden(
     cache: tuple[Tensor, Tensor],
     attention: FusedAttention,
     draft: Draft = False,
+    turns: Turns | None = None,
 ) -> Tensor:
-    """:meth:`Decoder.hidden` of tokens ``ids`` ``[N, T]``, on a GPU.
+    """:meth:`Decoder.hidden` of tokens ``ids`` ``[N, T]``, on a GPU; ``turns`` of these positions, if they are known.
 
     ``cache`` holds keys and values ``[layers, pages, page_size, kv_heads, dim]``, and ``slots`` int64 ``[N * T]`` says
     where those of each token go: page * page_size + place in the page.
     """
-    tables = (_flat(table) for table in decoder.rotary_tables(positions))
-    q_table, k_table = tables
+    q_table, k_table = turns or turns_at(decoder, positions)
     eps, delta = decoder.config.rms_norm_eps, None
     stream = decoder.embed(ids)
     for index, layer in enumerate(decoder.layers):
@@ -47,6 +48,12 @@ def fused_hidden(
     return add_rms_norm(stream, delta, decoder.final_norm, eps)[1]
 
 
-def _flat(table: Table) -> tuple[Tensor, Tensor]:
+def turns_at(decoder: Decoder, positions: Tensor) -> Turns:
+    """What rotates queries, and keys, at ``positions`` ``[N, T]``: cosines and sines, ``[N * T, dim / 2]`` each."""
+    q_table, k_table = (_flat(table) for table in decoder.rotary_tables(positions))
+    return q_table, k_table
+
+
+def _flat(table: Table) -> Table:
     cos, sin = table
     return cos.flatten(0, 2), sin.flatten(0, 2)

@@ -6,20 +6,20 @@ requests and scores that fill a shape up belong to nobody; their keys go to a pa
 
 from collections.abc import Sequence
 from itertools import accumulate
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from recguide.engine.batches import Batch, Frame, batch_of
+from recguide.engine.batches import Fill as Fill
 from recguide.engine.pages import PagedCache
-from recguide.engine.planning import Layout, Piece
+from recguide.engine.planning import Piece
 from recguide.kernels.layouts import Rows
 from recguide.sim.rounds import Ints
 
-Fill = tuple[Ints, Ints]
-"""Which tokens of a forward take which scores' best tokens of the forward before."""
 MAX_TABLE = 2**18
 """Entries of a page table that is sent whole with every forward."""
 ALIGNMENT = 4
@@ -51,14 +51,14 @@ class Shape(NamedTuple):
         return Shape(requests, rounded(self.tokens), rounded(self.scores), pages, *self[4:])
 
 
-def shape_of(pieces: Sequence[Piece], page_size: int, filled: bool) -> Shape:
-    """The shape of pieces, nothing rounded."""
-    layouts = [piece.layout for piece in pieces]
-    tokens, drafts, scores = (sum(layout.sizes[kind] for layout in layouts) for kind in range(3))
-    longest = max(piece.cached + piece.layout.sizes[0] for piece in pieces)
-    draft = "none" if not drafts else "all" if drafts == tokens else "some"
-    sampled = any(piece.live.wish.temperature > 0 for piece in pieces)
-    return Shape(len(pieces), tokens, scores, -(-longest // page_size), draft, filled, sampled)
+def shape_of(batch: Batch, page_size: int, filled: bool) -> Shape:
+    """The shape of a batch, nothing rounded."""
+    frame = batch.frame
+    longest = int((batch.cached + frame.lens).max())
+    draft = "none" if not frame.drafts else "all" if frame.drafts == frame.total else "some"
+    sampled = max([live.wish.temperature for live in batch.lives]) > 0
+    sizes = len(batch), frame.total, len(frame.scored), -(-longest // page_size)
+    return Shape(*sizes, draft, filled, sampled)
 
 
 class Inputs:
@@ -72,6 +72,8 @@ class Inputs:
         self._sent = self._staged.to(device, copy=True)
         self.places = {name: slice(at, at + size) for (name, size), at in zip(sizes.items(), starts, strict=False)}
         self._whole: NDArray[np.int32] = self._staged.numpy()
+        self._frame: Frame | None = None
+        self._fill: Fill | None = None
         self._copied = torch.cuda.Event() if device.type == "cuda" else None
 
     def sizes(self, shape: Shape) -> dict[str, int]:
@@ -99,55 +101,52 @@ class Inputs:
         if self._copied is not None:
             # what was staged last may still be on its way
             self._copied.synchronize()
-        layouts = [piece.layout for piece in pieces]
-        lens, scores = [layout.sizes[0] for layout in layouts], [layout.sizes[2] for layout in layouts]
-        cached, ends = [piece.cached for piece in pieces], [0, *accumulate(lens)]
-        total = ends[-1]
-        behind = np.repeat(cached, lens)
-        self._set("ids", np.concatenate([np.asarray(piece.ids) for piece in pieces]), 0)
-        self._set("positions", _joined(layouts, "positions") + behind, 0)
-        self._set("visible", _joined(layouts, "visible"), 0)
-        self._set("gate", _joined(layouts, "gate"), 0)
-        self._set("scored", _joined(layouts, "scored") + np.repeat(ends[:-1], scores), 0)
-        self._set("indptr", np.array(ends), total)
-        self._set("prefix", np.array(cached), 0)
-        place = np.arange(total) - np.repeat(ends[:-1], lens) + behind
-        self._put_pages(pieces, cache, lens, place)
-        if fill is not None:
-            source = np.full(total, -1)
-            source[fill[0]] = fill[1]
-            self._set("source", source, -1)
+        batch = batch_of(pieces)
+        frame, cached = batch.frame, batch.cached
+        behind = cached[frame.owner]
+        self._set("ids", batch.ids, 0)
+        self._set("positions", frame.offsets + behind, 0)
+        self._set("prefix", cached, 0)
+        self._put_pages(batch, cache, frame.lens, frame.within + behind)
+        if frame is not self._frame or fill is not self._fill:
+            self._put_frame(frame, fill)
         if self.shape.sampled:
-            about = _joined(layouts, "predicts") + np.repeat(cached, scores)
-            wishes = [piece.live.wish for piece in pieces]
-            heat = np.array([wish.temperature for wish in wishes], np.float32).view(np.int32)
-            self._set("about", about, 0)
-            self._set("seeds", np.repeat([wish.seed for wish in wishes], scores), 0)
-            self._set("heat", np.repeat(heat, scores), 0)
+            self._put_noise(batch)
         self._sent.copy_(self._staged, non_blocking=True)
         if self._copied is not None:
             self._copied.record()
 
-    def _put_pages(self, pieces: Sequence[Piece], cache: PagedCache, lens: Sequence[int], place: Ints) -> None:
+    def _put_frame(self, frame: Frame, fill: Fill | None) -> None:
+        """What stays as it is while forwards of the same layouts follow each other."""
+        self._frame, self._fill = frame, fill
+        self._set("visible", frame.visible, 0)
+        self._set("gate", frame.gate, 0)
+        self._set("scored", frame.scored, 0)
+        self._set("indptr", frame.starts, frame.total)
+        if fill is not None:
+            source = np.full(frame.total, -1)
+            source[fill[0]] = fill[1]
+            self._set("source", source, -1)
+
+    def _put_noise(self, batch: Batch) -> None:
+        owner, wishes = batch.frame.score_owner, [live.wish for live in batch.lives]
+        heat = np.array([wish.temperature for wish in wishes], np.float32).view(np.int32)
+        self._set("about", batch.frame.predicts + batch.cached[owner], 0)
+        self._set("seeds", np.array([wish.seed for wish in wishes])[owner], 0)
+        self._set("heat", heat[owner], 0)
+
+    def _put_pages(self, batch: Batch, cache: PagedCache, lens: Ints, place: Ints) -> None:
         """The page table, and from it where the key of each token goes."""
+        size = cache.page_size
         table = self._whole[self.places["table"]].reshape(self.shape.requests, self.shape.pages)
-        counts = [-(-(piece.cached + count) // cache.page_size) for piece, count in zip(pieces, lens, strict=True)]
-        cache.fill_table(table, [piece.live.pages for piece in pieces], counts)
-        page = table[np.repeat(np.arange(len(pieces)), lens), place // cache.page_size]
-        waste = cache.waste_page * cache.page_size
-        self._set("slots", page.astype(np.int64) * cache.page_size + place % cache.page_size, waste)
+        cache.fill_table(table, [live.pages for live in batch.lives], -(-(batch.cached + lens) // size))
+        column, slot = np.divmod(place, size)
+        self._set("slots", table[batch.frame.owner, column].astype(np.int64) * size + slot, cache.waste_page * size)
 
     def _set(self, name: str, values: NDArray[np.generic], rest: int) -> None:
         part = self._whole[self.places[name]]
         part[: len(values)] = values
         part[len(values) :] = rest
-
-
-def _joined(layouts: Sequence[Layout], name: str) -> NDArray[Any]:
-    """One array of each layout, one behind the other; most often all layouts are the same one."""
-    if layouts.count(layouts[0]) == len(layouts):
-        return np.tile(getattr(layouts[0], name), len(layouts))
-    return np.concatenate([getattr(layout, name) for layout in layouts])
 
 
 def power_of_2(number: int) -> int:

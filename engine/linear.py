@@ -4,18 +4,19 @@ A round is two forwards and one answer to the host, at its end. Requests of othe
 take part with their own size, without padding or filled up to the largest (section 5.3).
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from itertools import repeat
+from typing import NamedTuple
 
 import numpy as np
 
+from recguide.engine.batches import draft_batch, fill_of, verify_batch
 from recguide.engine.clocks import Stopwatch
-from recguide.engine.inputs import Fill
-from recguide.engine.outcomes import Change, accepted, outcome_of
-from recguide.engine.planning import Piece, draft_piece, verify_piece
-from recguide.engine.requests import Live, room_for, seen_of
-from recguide.engine.scores import Scores, Unmade, is_broken, spread
-from recguide.engine.ways import DRAFT_BROKEN, VERIFY_BROKEN, Planned, Setup, positions_of
+from recguide.engine.outcomes import Change, Ends, accepted, ends_of, outcome_of
+from recguide.engine.requests import ASKED, RAN, Live, room_for, seen_of, standing
+from recguide.engine.scores import Scores, Unmade, blank, is_broken, spread
+from recguide.engine.ways import DRAFT_BROKEN, VERIFY_BROKEN, Planned, Setup
 from recguide.sim.adaptive import Equation3
 from recguide.sim.batching import Batching
 from recguide.sim.policies import BlockPolicy, ByLoad, Fixed, Tally
@@ -28,11 +29,50 @@ from recguide.traces.errors import InputError
 class Blocks:
     """Who takes part, at which block sizes, and the tokens that each is filled up to."""
 
-    lives: list[Live]
+    lives: Sequence[Live]
     sizes: list[int]
     filled: list[int]
     chosen: int | Ints
     """The sizes as they were chosen: one for all, or those of each."""
+    cached: Ints
+    positions: Ints
+    """Output tokens so far."""
+
+
+class Part(NamedTuple):
+    """Requests of a step with the same block size, and what is known of their rounds before these are over."""
+
+    places: Sequence[int]
+    lives: Sequence[Live]
+    seeds: list[int]
+    cached: list[int]
+    positions: Ints
+    size: int
+    draft_at: slice | Ints | None
+    """Which scores are those of the drafts; None where there are none."""
+    verify_at: slice | Ints
+    ends: Ends
+    told: tuple[Scores | None, Scores] | None = None
+    """Drafts and verified tokens, where somebody knows them."""
+
+
+def _parts(blocks: Blocks, seeds: Ints) -> Iterator[Part]:
+    lives, count = blocks.lives, len(blocks.lives)
+    if len(set(blocks.sizes)) == 1:
+        size, total = blocks.sizes[0], count * blocks.sizes[0]
+        drafts, verifies = (None, slice(total)) if size == AR else (slice(total), slice(total, 2 * total))
+        own, cached = seeds.tolist(), blocks.cached.tolist()
+        yield Part(range(count), lives, own, cached, blocks.positions, size, drafts, verifies, ends_of(lives))
+        return
+    sizes = np.array(blocks.sizes)
+    drafted = np.where(sizes > AR, sizes, 0)
+    draft_at = np.cumsum(drafted) - drafted
+    verify_at = drafted.sum() + np.cumsum(sizes) - sizes
+    for size in set(blocks.sizes):
+        at = np.flatnonzero(sizes == size)
+        some, own, cached = [lives[place] for place in at.tolist()], seeds[at].tolist(), blocks.cached[at].tolist()
+        found = spread(draft_at[at], size) if size > AR else None, spread(verify_at[at], size)
+        yield Part(at.tolist(), some, own, cached, blocks.positions[at], size, found[0], found[1], ends_of(some))
 
 
 class LinearWay:
@@ -48,25 +88,30 @@ class LinearWay:
 
     def plan(self, running: Sequence[Live], step: int) -> Planned:
         """Ask the policy, and take along whom the batching chooses."""
-        wanted = _with_wishes(self.policy(seen_of(running, self.tallies)), running)
+        state = standing(running)
+        wanted = _with_wishes(self.policy(seen_of(running, self.tallies)), state[ASKED])
         largest = room_for(running, self.setup.block_sizes, self.setup.max_context)
-        waited = np.array([step - live.ran for live in running])
-        chosen, rows = choose_blocks(wanted, largest, waited, self.batching, self._last)
-        lives = list(running) if rows is None else [running[row] for row in rows.tolist()]
+        chosen, rows = choose_blocks(wanted, largest, step - state[RAN], self.batching, self._last)
+        lives, taken = list(running), state[:2].copy()
+        if rows is not None:
+            lives, taken = [running[row] for row in rows.tolist()], taken[:, rows]
         sizes = [chosen] * len(lives) if isinstance(chosen, int) else chosen.tolist()
         self._check(sizes)
         filled = [max(sizes)] * len(sizes) if self.batching.padded else sizes
-        return Planned(_work(lives, sizes, filled), rows, Blocks(lives, sizes, filled, chosen))
+        cached, positions = taken
+        return Planned(_work(cached, sizes, filled), rows, Blocks(lives, sizes, filled, chosen, cached, positions))
 
     def rehearse(self, lives: Sequence[Live]) -> Iterator[Planned]:
         """At every block size that the policy may choose, as far as that is known."""
+        cached, positions = standing(lives)[:2]
         for size in _choices(self.policy, (AR, *self.setup.block_sizes)):
             sizes = [size] * len(lives)
-            yield Planned(_work(lives, sizes, sizes), None, Blocks(list(lives), sizes, sizes, size))
+            blocks = Blocks(lives, sizes, sizes, size, cached, positions)
+            yield Planned(_work(cached, sizes, sizes), None, blocks)
 
     def _check(self, sizes: Sequence[int]) -> None:
         allowed = (AR, *self.setup.block_sizes)
-        wrong = next((size for size in sizes if size not in allowed), None)
+        wrong = next((size for size in set(sizes) if size not in allowed), None)
         if wrong is not None:
             raise InputError(f"policy: found block size {wrong}, allowed: {', '.join(map(str, allowed))}")
 
@@ -74,56 +119,59 @@ class LinearWay:
         """Draft and verify; the host is asked for nothing in between."""
         blocks: Blocks = planned.what
         forwards, mask_id, shift = self.setup.forwards, self.setup.mask_id, self.setup.shift
-        rounds = list(zip(blocks.lives, blocks.sizes, blocks.filled, strict=True))
-        drafts = [draft_piece(live, size, fill, mask_id, shift) for live, size, fill in rounds if fill > AR]
-        verifies = [verify_piece(live, size, fill, mask_id) for live, size, fill in rounds]
-        statistics = []
-        if drafts:
+        lives, cached, sizes, filled = blocks.lives, blocks.cached, blocks.sizes, blocks.filled
+        seeds = np.array([live.tokens[-1] for live in lives])
+        statistics, fill = [], None
+        if max(filled) > AR:
+            drafts = draft_batch(lives, cached, seeds, sizes, filled, (mask_id, shift))
             self.watch.run(lambda: statistics.append(forwards.run(drafts)))
-            statistics.append(forwards.run(verifies, _fill(verifies, blocks.sizes)))
-        else:
-            statistics.append(forwards.run(verifies))
-        return self._changes(blocks, forwards.read(*statistics))
+            fill = fill_of(sizes, filled)
+        # prepared while the draft runs, and what follows while the verify does
+        statistics.append(forwards.run(verify_batch(lives, cached, seeds, sizes, filled, mask_id), fill))
+        parts = [self._foretold(part) for part in _parts(blocks, seeds)]
+        found = forwards.read(*statistics)
+        if len(parts) == 1:
+            return self._rounds(parts[0], found)
+        changes: dict[int, Change] = {}
+        for part in parts:
+            changes |= zip(part.places, self._rounds(part, found), strict=True)
+        return [changes[place] for place in range(len(lives))]
 
-    def _changes(self, blocks: Blocks, found: Scores) -> list[Change]:
-        """What the scores of all drafts, and behind them of all verifies, come to."""
-        sizes = np.array(blocks.sizes)
-        drafted = np.where(sizes > AR, sizes, 0)
-        draft_at = np.cumsum(drafted) - drafted
-        verify_at = drafted.sum() + np.cumsum(sizes) - sizes
-        changes: list[Change | None] = [None] * len(sizes)
-        for size in set(blocks.sizes):
-            places = np.flatnonzero(sizes == size)
-            lives = [blocks.lives[place] for place in places.tolist()]
-            made = self._rounds(lives, size, found, draft_at[places], verify_at[places])
-            for place, change in zip(places.tolist(), made, strict=True):
-                changes[place] = change
-        return [change for change in changes if change is not None]
+    def _foretold(self, part: Part) -> Part:
+        """The part with what the judge says of it, if forwards change nothing about that."""
+        if not getattr(self.setup.judge, "foretells", False):
+            return part
+        nothing = blank(len(part.lives) * part.size)
+        return part._replace(told=self._told(part, nothing if part.size > AR else None, nothing))
 
-    def _rounds(self, lives: list[Live], size: int, found: Scores, draft_at: Ints, verify_at: Ints) -> list[Change]:
+    def _told(self, part: Part, draft: Scores | None, seen: Scores) -> tuple[Scores | None, Scores]:
+        """What the judge makes of the scores of these drafts and of their verification."""
+        judge, where = self.setup.judge, (part.positions, part.size)
+        verified = judge.verified(part.lives, *where, seen)
+        return None if draft is None else judge.drafted(part.lives, "seeded", *where, draft), verified
+
+    def _rounds(self, part: Part, found: Scores) -> list[Change]:
         """The rounds of requests with the same block size."""
-        positions, judge, drafts = positions_of(lives), self.setup.judge, size > AR
-        seen = found.at(spread(verify_at, size))
-        bad = is_broken(seen, size)
-        verified = judge.verified(lives, positions, size, seen)
-        block = np.zeros((len(lives), 0), np.int64)
-        if drafts:
-            seen = found.at(spread(draft_at, size))
-            bad_draft = is_broken(seen, size, 1)
-            drafted = judge.drafted(lives, "seeded", positions, size, seen)
-            block = drafted.first.reshape(-1, size)[:, 1:]
-        took = accepted(lives, block, verified.first.reshape(-1, size))
-        emitted, accept_lens = took.emitted.tolist(), took.accept_len.tolist()
-        tokens, entropies = verified.first.reshape(-1, size).tolist(), verified.entropy.reshape(-1, size).tolist()
-        changes = []
-        for i, live in enumerate(lives):
-            if bad[i] or (drafts and bad_draft[i]):
-                changes.append(Change(live, error=VERIFY_BROKEN if bad[i] else DRAFT_BROKEN))
-                continue
-            count, whole = emitted[i], accept_lens[i]
-            draft = Unmade(live.tokens[-1], drafted, i * size, size, live.cached) if drafts else None
-            flags = outcome_of(count < whole, drafts)
-            changes.append(Change(live, size, whole, tokens[i][:count], entropies[i][:count], flags, None, draft))
+        size, count = part.size, len(part.lives)
+        seen = found.at(part.verify_at)
+        seeded = None if part.draft_at is None else found.at(part.draft_at)
+        drafted, verified = part.told or self._told(part, seeded, seen)
+        ids, nats = verified.first.reshape(count, size), verified.entropy.reshape(count, size)
+        block = ids[:, :0] if drafted is None else drafted.first.reshape(count, size)[:, 1:]
+        took = accepted(part.lives, block, ids, part.ends)
+        drafts: Iterable[Unmade | None] = repeat(None, count)
+        if drafted is not None:
+            drafts = map(Unmade, part.seeds, repeat(drafted), range(0, count * size, size), repeat(size), part.cached)
+        cut, whole = (outcome_of(flag, drafted is not None) for flag in (True, False))
+        rows = took.emitted.tolist(), took.accept_len.tolist(), ids.tolist(), nats.tolist()
+        changes = [
+            Change(live, size, accept_len, tokens[:n], entropies[:n], cut if n < accept_len else whole, None, draft)
+            for live, n, accept_len, tokens, entropies, draft in zip(part.lives, *rows, drafts, strict=True)
+        ]
+        for scores, skip, error in ((seeded, 1, DRAFT_BROKEN), (seen, 0, VERIFY_BROKEN)):
+            if scores is not None and scores.first.min() < 0:
+                for place in np.flatnonzero(is_broken(scores, size, skip)).tolist():
+                    changes[place] = Change(part.lives[place], error=error)
         return changes
 
     def told(self, planned: Planned, changes: Sequence[Change], seconds: float) -> None:
@@ -151,24 +199,13 @@ def _choices(policy: BlockPolicy, allowed: Sequence[int]) -> Sequence[int]:
     return allowed
 
 
-def _with_wishes(chosen: int | Ints, running: Sequence[Live]) -> int | Ints:
+def _with_wishes(chosen: int | Ints, asked: Ints) -> int | Ints:
     """What the policy chose, but for requests that ask for a block size of their own."""
-    asked = np.array([live.wish.block_size or 0 for live in running])
     return np.where(asked > 0, asked, chosen) if asked.any() else chosen
 
 
-def _work(lives: Sequence[Live], sizes: Sequence[int], filled: Sequence[int]) -> Work:
+def _work(cached: Ints, sizes: Sequence[int], filled: Sequence[int]) -> Work:
     """Query tokens as the simulator counts them."""
-    context, tokens = sum(live.cached for live in lives), sum(filled)
-    drafted = sum(fill for fill in filled if fill > AR)
-    return Work(0.0, max(sizes), len(lives), tokens, context, drafted, 2 * (tokens - sum(sizes)))
-
-
-def _fill(verifies: Sequence[Piece], sizes: Sequence[int]) -> Fill:
-    """The places of draft tokens in the verify, and the scores of the draft that they come from."""
-    size, lens = np.array(sizes), np.array([len(piece.layout) for piece in verifies])
-    drafted = np.where(size > AR, size, 0)
-    tokens, scores, drafts = np.cumsum(lens) - lens, np.cumsum(drafted) - drafted, np.maximum(drafted - 1, 0)
-    # the n-th draft token of a request, from 1 on
-    nth = np.arange(drafts.sum()) - np.repeat(np.cumsum(drafts) - drafts, drafts) + 1
-    return np.repeat(tokens, drafts) + nth, np.repeat(scores, drafts) + nth
+    tokens = sum(filled)
+    drafted = sum([fill for fill in filled if fill > AR])
+    return Work(0.0, max(sizes), len(sizes), tokens, int(cached.sum()), drafted, 2 * (tokens - sum(sizes)))

@@ -14,7 +14,7 @@ from recguide.sim.overlap import Outcome
 from recguide.sim.rounds import AR, Ints, emitted_lens
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@dataclass(slots=True, eq=False)
 class Change:
     """What became of one request in a step; without tokens it only holds a new draft."""
 
@@ -48,53 +48,79 @@ class Accepted(NamedTuple):
     """Whether the request goes on behind it."""
 
 
-def accepted(lives: Sequence[Live], drafted: Ints, verified: Ints) -> Accepted:
+class Ends(NamedTuple):
+    """What ends some requests."""
+
+    left: Ints
+    """[requests] Tokens up to the output limit."""
+    kinds: list[frozenset[int]]
+    """[requests] Tokens that end each."""
+
+
+def ends_of(lives: Sequence[Live]) -> Ends:
+    """What ends these."""
+    return Ends(np.array([live.tokens_left for live in lives]), [live.eos_ids for live in lives])
+
+
+def accepted(lives: Sequence[Live], drafted: Ints, verified: Ints, ends: Ends | None = None) -> Accepted:
     """Matches up to the first mismatch and the verifier's own token, cut behind EOS and at the output limit.
 
     ``drafted`` are [requests, B-1] tokens behind the seeds, ``verified`` the verifier's [requests, B]. As in a dense
     trace, draft tokens behind EOS count as mismatches.
     """
-    places = np.arange(verified.shape[1])
-    hits = drafted == verified[:, :-1]
-    whole = np.where(hits.all(1), hits.shape[1], hits.argmin(1) if hits.shape[1] else 0) + 1
-    ends = _ends(lives, verified) & (places < whole[:, None])
-    eos_at = np.where(ends.any(1), ends.argmax(1), verified.shape[1])
+    left, kinds = ends or ends_of(lives)
+    count, size = verified.shape
+    # behind the last draft token, and behind the last verified one, there is one that stops
+    misses, stops = np.ones((2, count, size + 1), np.bool_)
+    np.not_equal(drafted, verified[:, :-1], out=misses[:, : size - 1])
+    stops[:, :size] = _ends(kinds, verified)
+    whole = misses.argmax(1) + 1
+    eos_at = stops.argmax(1)
+    eos_at = np.where(eos_at < whole, eos_at, size)
     accept_len = np.minimum(whole, eos_at + 2)
-    left = np.array([live.tokens_left for live in lives])
     emitted = emitted_lens(accept_len, left, eos_at)
-    token = verified[np.arange(len(lives)), accept_len - 1]
+    token = verified[np.arange(count), accept_len - 1]
     return Accepted(accept_len, emitted, token, ((emitted < left) & (eos_at >= emitted)).tolist())
 
 
-def _ends(lives: Sequence[Live], verified: Ints) -> NDArray[np.bool_]:
+def _ends(kinds: list[frozenset[int]], verified: Ints) -> NDArray[np.bool_]:
     """Which tokens end their request."""
     ends: NDArray[np.bool_] = np.zeros(verified.shape, np.bool_)
-    kinds = [live.eos_ids for live in lives]
     for kind in set(kinds):
-        here = np.array([other == kind for other in kinds])
+        here = verified if kinds.count(kind) == len(kinds) else _only(kinds, kind, verified)
         for token in kind:
-            ends |= here[:, None] & (verified == token)
+            ends |= here == token
     return ends
+
+
+def _only(kinds: Sequence[frozenset[int]], kind: frozenset[int], verified: Ints) -> Ints:
+    """The tokens of requests of this kind, and none in the place of the others'."""
+    return np.where(np.array([other == kind for other in kinds])[:, None], verified, -1)
+
+
+_CUT, _DRAFTED = Outcome.CUT.value, Outcome.DRAFTED.value
 
 
 def outcome_of(cut: bool, drafted: bool) -> int:
     """The flags of a round without branches."""
-    return (Outcome.CUT.value if cut else 0) | (Outcome.DRAFTED.value if drafted else 0)
+    return cut * _CUT | drafted * _DRAFTED
 
 
-def apply(changes: Sequence[Change], signal: Signal | None) -> None:
+def apply(changes: Sequence[Change], signal: Signal | None, steps: int | None = None) -> None:
     """Let requests be what a step made of them; sets why they are finished, where they are.
 
     ``signal`` is what the policy looks at; None where it does not look back, and nobody keeps what it would see.
+    ``steps`` are those that are over with this one, for whoever counts them.
     """
     for change in changes:
-        _apply(change)
-    rounds = [change for change in changes if change.block_size >= AR and change.tokens]
-    if signal is not None and rounds:
-        _tell(rounds, signal)
+        _apply(change, steps)
+    if signal is not None:
+        rounds = [change for change in changes if change.block_size >= AR and change.tokens]
+        if rounds:
+            _tell(rounds, signal)
 
 
-def _apply(change: Change) -> None:
+def _apply(change: Change, steps: int | None) -> None:
     live, tokens = change.live, change.tokens
     live.held = change.held
     if change.error is not None:
@@ -106,6 +132,8 @@ def _apply(change: Change) -> None:
     live.tokens_left -= len(tokens)
     if change.block_size >= AR:
         live.block_size, live.accept_len = change.block_size, len(tokens)
+        if steps is not None:
+            live.ran = steps
     if tokens[-1] in live.eos_ids:
         live.finish_reason = "eos"
     elif live.tokens_left == 0:

@@ -9,18 +9,23 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from recguide.engine.model import ModelConfig
+from recguide.sim.rounds import Ints
 
 Int32s = NDArray[np.int32]
+FEW = 8
+"""Requests whose pages are changed faster one by one."""
 
 
 class HeldPages:
-    """The pages of one request, in order."""
+    """The pages of one request, in order; while it has some, they are a row of its pool's matrix."""
 
-    __slots__ = ("_ids", "count")
+    __slots__ = ("_ids", "count", "pool", "row")
 
     def __init__(self) -> None:
         self._ids: Int32s = np.zeros(16, np.int32)
         self.count = 0
+        self.pool: PagePool | None = None
+        self.row = -1
 
     def __len__(self) -> int:
         return self.count
@@ -29,6 +34,11 @@ class HeldPages:
     def ids(self) -> Int32s:
         """Their numbers."""
         return self._ids[: self.count]
+
+    def lie_at(self, ids: Int32s, pool: "PagePool | None", row: int) -> None:
+        """Keep the numbers there from now on."""
+        ids[: self.count] = self._ids[: self.count]
+        self._ids, self.pool, self.row = ids, pool, row
 
     def push(self, pages: Sequence[int]) -> None:
         """Hold more of them."""
@@ -51,6 +61,9 @@ class PagePool:
     def __init__(self, num_pages: int) -> None:
         self.num_pages = num_pages
         self._free = list(range(num_pages - 1, -1, -1))
+        self.matrix: Int32s = np.zeros((16, 16), np.int32)
+        """[rows, most pages] The pages of each request that has some."""
+        self._holders: list[HeldPages | None] = [None] * 16
 
     @property
     def num_free(self) -> int:
@@ -60,13 +73,68 @@ class PagePool:
     def resize(self, pages: HeldPages, count: int) -> None:
         """Let a request hold ``count`` pages; RuntimeError where there are not so many."""
         more = count - pages.count
-        if more > len(self._free):
-            raise RuntimeError(f"{more} KV pages wanted, {len(self._free)} of {self.num_pages} are free")
+        self._have(more)
         if more > 0:
+            self._make_room(pages, count)
             pages.push(self._free[: -more - 1 : -1])
             del self._free[-more:]
         elif more < 0:
             self._free += reversed(pages.pop(-more))
+        if not count and pages.row >= 0:
+            self._holders[pages.row] = None
+            pages.lie_at(np.zeros(16, np.int32), None, -1)
+
+    def resize_all(self, held: Sequence[HeldPages], counts: Ints) -> None:
+        """:meth:`resize` of many, none of which ends without pages or began so; those that shrink do so first."""
+        more = counts - np.array([pages.count for pages in held])
+        if not more.any():
+            return
+        self._have(int(more.sum()))
+        changed = np.flatnonzero(more)
+        if len(changed) < FEW:
+            for place in sorted(changed.tolist(), key=more.__getitem__):
+                self.resize(held[place], int(counts[place]))
+            return
+        those, more, ends = [held[place] for place in changed.tolist()], more[changed], counts[changed]
+        most = int(ends.max())
+        if most > self.matrix.shape[1]:
+            self._widen(most)
+        rows, size = np.array([pages.row for pages in those]), np.abs(more)
+        row = np.repeat(rows, size)
+        column = np.repeat(np.minimum(ends, ends - more) - np.cumsum(size) + size, size) + np.arange(size.sum())
+        shrinks = np.repeat(more < 0, size)
+        self._free += self.matrix[row[shrinks], column[shrinks]].tolist()
+        taken = len(row) - int(np.count_nonzero(shrinks))
+        if taken:
+            self.matrix[row[~shrinks], column[~shrinks]] = self._free[-taken:]
+            del self._free[-taken:]
+        for pages, end in zip(those, ends.tolist(), strict=True):
+            pages.count = end
+
+    def _have(self, more: int) -> None:
+        if more > len(self._free):
+            raise RuntimeError(f"{more} KV pages wanted, {len(self._free)} of {self.num_pages} are free")
+
+    def _make_room(self, pages: HeldPages, count: int) -> None:
+        """A row of the matrix for a request with so many pages."""
+        if count > self.matrix.shape[1]:
+            self._widen(count)
+        if pages.row < 0:
+            if None not in self._holders:
+                self._enlarge(2 * len(self._holders), self.matrix.shape[1])
+            row = self._holders.index(None)
+            self._holders[row] = pages
+            pages.lie_at(self.matrix[row], self, row)
+
+    def _widen(self, count: int) -> None:
+        self._enlarge(len(self._holders), max(count, 2 * self.matrix.shape[1]))
+
+    def _enlarge(self, rows: int, width: int) -> None:
+        self.matrix = np.zeros((rows, width), np.int32)
+        self._holders += [None] * (rows - len(self._holders))
+        for row, pages in enumerate(self._holders):
+            if pages is not None:
+                pages.lie_at(self.matrix[row], self, row)
 
     def check(self, held: Iterable[HeldPages]) -> None:
         """RuntimeError unless every page is free or held by one request, and none is both or neither."""
@@ -120,10 +188,18 @@ class PagedCache:
         self.keys[layer].flatten(0, 1)[slots] = keys
         self.values[layer].flatten(0, 1)[slots] = values
 
-    def fill_table(self, table: Int32s, held: Sequence[HeldPages], counts: Sequence[int]) -> None:
-        """Write a page table ``[requests, pages]``: so many pages of each request, its own ones, then scratch."""
-        table.fill(0)
-        for row, pages, count, spare in zip(table, held, counts, self.scratch, strict=False):
-            own = min(len(pages), count)
-            row[:own] = pages.ids[:own]
-            row[own:count] = spare[: count - own]
+    def fill_table(self, table: Int32s, held: Sequence[HeldPages], counts: Ints) -> None:
+        """Write a page table ``[requests, pages]``: so many pages of each request, its own ones, then scratch.
+
+        What lies behind them stays, and is some page.
+        """
+        pool = held[0].pool
+        own = np.array([pages.count for pages in held])
+        if pool is not None:
+            width = min(int(own.max()), table.shape[1])
+            table[: len(held), :width] = pool.matrix[np.array([pages.row for pages in held]), :width]
+        spare = np.maximum(counts - own, 0)
+        if spare.any():
+            row, column = np.repeat(np.arange(len(held)), spare), np.arange(spare.sum())
+            column -= np.repeat(np.cumsum(spare) - spare, spare)
+            table[row, column + np.repeat(own, spare)] = self.scratch[row, column]

@@ -6,7 +6,7 @@ in a continuation alone.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import NamedTuple
 
@@ -37,6 +37,8 @@ class Layout:
     """[scores] The position that each of these is about."""
     sizes: tuple[int, int, int]
     """Tokens, drafts among them, and scores."""
+    kept: bool = False
+    """Whether the same object comes back with the next request."""
 
     def __len__(self) -> int:
         return self.sizes[0]
@@ -63,7 +65,7 @@ def prompt_piece(live: Live, done: int, count: int, masks: int, mask_id: int, sh
         scored += [count + place for place in _places(masks, shift)]
         predicts += range(count, count + masks)
         ids, gate = [*ids, *[mask_id] * masks], gate + [True] * masks
-    return Piece(live, done, _layout(tail, gate, scored, predicts), ids)
+    return Piece(live, done, replace(_layout(tail, gate, scored, predicts), kept=False), ids)
 
 
 def _places(size: int, shift: int) -> list[int]:
@@ -122,6 +124,7 @@ def padded(layout: Layout | None, size: int) -> Layout:
         short.scored,
         short.predicts,
         (size, *short.sizes[1:]),
+        True,
     )
 
 

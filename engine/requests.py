@@ -113,6 +113,11 @@ class Live:
         return len(self.prompt) + len(self.tokens) - 1
 
     @property
+    def asked(self) -> int:
+        """The block size that the client asked for, 0 for none."""
+        return self.wish.block_size or 0
+
+    @property
     def limit(self) -> int:
         """Output tokens up to the limit that the client set."""
         return self.wish.max_new_tokens - len(self.tokens)
@@ -128,13 +133,68 @@ class Live:
         return [*self.prompt, *self.tokens][first : first + count]
 
 
+CACHED, TOKENS, NUMBER, BLOCK_SIZE, ACCEPT_LEN, RAN, ASKED = range(7)
+"""Rows of what is known of running requests as arrays."""
+
+
+class Roster(list[Live]):
+    """The running requests, and where they stand as arrays, which follow what becomes of them."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._state = _gathered(())
+
+    @property
+    def state(self) -> Ints:
+        """[7, requests] Cached tokens, and so on."""
+        known = self._state.shape[1]
+        if known < len(self):
+            self._state = np.concatenate([self._state, _gathered(self[known:])], 1)
+        return self._state
+
+    def leave(self, gone: Sequence[Live]) -> None:
+        """These are none of the running ones any more."""
+        places = [self.index(live) for live in gone]
+        self._state = np.delete(self.state, places, 1)
+        for place in sorted(places, reverse=True):
+            del self[place]
+
+    def moved(self, places: Ints | None, emitted: Ints, block_sizes: Ints, steps: int) -> None:
+        """So many tokens came to the requests at these places (None: to all) in a round that was step ``steps``."""
+        state = self.state
+        if places is None and emitted.all():
+            state[:2] += emitted
+            state[BLOCK_SIZE], state[ACCEPT_LEN], state[RAN] = block_sizes, emitted, steps
+            return
+        came = emitted > 0
+        at, emitted = np.flatnonzero(came) if places is None else places[came], emitted[came]
+        state[:2, at] += emitted
+        state[BLOCK_SIZE, at], state[ACCEPT_LEN, at], state[RAN, at] = block_sizes[came], emitted, steps
+
+    def check(self) -> None:
+        """RuntimeError where the arrays say anything else than the requests do."""
+        if not np.array_equal(self.state, _gathered(self)):
+            raise RuntimeError(f"running requests: {_gathered(self).tolist()}, found {self.state.tolist()}")
+
+
+def _gathered(lives: Sequence[Live]) -> Ints:
+    columns = [
+        (live.cached, len(live.tokens), live.number, live.block_size, live.accept_len, live.ran, live.asked)
+        for live in lives
+    ]
+    return np.array(columns, np.int64).reshape(len(lives), 7).T
+
+
+def standing(running: Sequence[Live]) -> Ints:
+    """The state of running requests, as a :class:`Roster` has it."""
+    return running.state if isinstance(running, Roster) else _gathered(running)
+
+
 def seen_of(running: Sequence[Live], tallies: dict[int, Tally] | None) -> Outcomes:
     """What policies may see, as the simulator shows it; without ``tallies`` nothing of the history."""
-    columns = np.array(
-        [(live.number, len(live.tokens), live.block_size, live.accept_len, live.cached) for live in running]
-    ).T
-    number, tokens, block_size, accept_len, cached = columns
-    seen = Outcomes(number, tokens, block_size, accept_len, int(cached.sum()))
+    state = standing(running)
+    number, tokens, block_size, accept_len = state[[NUMBER, TOKENS, BLOCK_SIZE, ACCEPT_LEN]]
+    seen = Outcomes(number, tokens, block_size, accept_len, int(state[CACHED].sum()))
     if tallies is not None:
         figures = np.stack([live.figures for live in running], 1)
         seen.entropy, seen.entropy_before = figures[ENTROPY], figures[ENTROPY_BEFORE]
@@ -145,7 +205,7 @@ def seen_of(running: Sequence[Live], tallies: dict[int, Tally] | None) -> Outcom
 
 def room_for(running: Sequence[Live], block_sizes: Sequence[int], max_context: int) -> Ints | None:
     """The largest block size that each request has room for; None where all have room for the largest one."""
-    cached = np.array([live.cached for live in running])
+    cached = standing(running)[CACHED]
     if int(cached.max()) + block_sizes[-1] <= max_context:
         return None
     return largest_fitting(block_sizes, cached, max_context)

@@ -4,9 +4,10 @@ from collections import deque
 from collections.abc import Callable, Sequence
 
 from recguide.engine.pages import PagePool
-from recguide.engine.requests import Live
+from recguide.engine.requests import CACHED, Live, Roster
 from recguide.engine.ways import Planned
 from recguide.sim.memory import Limits
+from recguide.sim.rounds import Ints
 
 Part = tuple[Live, int]
 """A waiting request, and how many of its tokens a prefill step takes."""
@@ -19,7 +20,7 @@ class Scheduler:
         self.limits, self.pool = limits, pool
         self.waiting: deque[Live] = deque()
         """In order of service: the admitted ones first."""
-        self.running: list[Live] = []
+        self.running = Roster()
         self.prefilled = False
         """Whether the last step was a prefill."""
         self.preemptions = self.recomputed_tokens = 0
@@ -77,15 +78,16 @@ class Scheduler:
         """The plan of the next round, with pages for the block of everyone in it; preempts until there are enough."""
         while True:
             planned = plan()
-            tokens = [live.cached for live in self.running]
-            for place in range(len(tokens)) if planned.rows is None else planned.rows.tolist():
-                tokens[place] += planned.work.block_size
-            wanted = [self.limits.pages(count) for count in tokens]
-            if sum(wanted) - sum(len(live.pages) for live in self.running) <= self.pool.num_free:
-                for live, count in zip(self.running, wanted, strict=True):
-                    self.pool.resize(live.pages, count)
+            tokens = self.running.state[CACHED].copy()
+            tokens[slice(None) if planned.rows is None else planned.rows] += planned.work.block_size
+            wanted, held = self._pages(tokens), [live.pages for live in self.running]
+            if int(wanted.sum()) - sum([pages.count for pages in held]) <= self.pool.num_free:
+                self.pool.resize_all(held, wanted)
                 return planned
             self._preempt()
+
+    def _pages(self, tokens: Ints) -> Ints:
+        return -(-tokens // self.limits.page_size)
 
     def _preempt(self) -> None:
         """The youngest request that holds pages loses them, and is prefilled anew with all that it has emitted."""
@@ -96,7 +98,7 @@ class Scheduler:
             self.recomputed_tokens += victim.done
         else:
             victim = max(self.running, key=lambda live: live.number)
-            self.running.remove(victim)
+            self.running.leave([victim])
             self.recomputed_tokens += victim.known
             self.waiting.appendleft(victim)
         self.release(victim)
@@ -109,22 +111,26 @@ class Scheduler:
     def settle(self) -> list[Live]:
         """Give back what rejected tokens took, and let the finished requests go."""
         gone = [live for live in self.running if live.finish_reason is not None]
+        if gone:
+            self.running.leave(gone)
         for live in gone:
-            self.running.remove(live)
             self.release(live)
-        for live in self.running:
-            self.pool.resize(live.pages, self.limits.pages(live.cached))
+        if self.running:
+            self.pool.resize_all([live.pages for live in self.running], self._pages(self.running.state[CACHED]))
         return gone
 
     def drop(self, live: Live) -> None:
         """Let a request go wherever it is."""
-        queue: list[Live] | deque[Live] = self.running if live in self.running else self.waiting
-        queue.remove(live)
+        if live in self.running:
+            self.running.leave([live])
+        else:
+            self.waiting.remove(live)
         self.release(live)
 
     def check(self) -> None:
         """RuntimeError unless every page is free or held by one request, and each holds what it must between steps."""
         self.pool.check(live.pages for live in (*self.waiting, *self.running))
+        self.running.check()
         for live in self.running:
             if len(live.pages) != self.limits.pages(live.cached):
                 raise RuntimeError(f"request {live.number}: {len(live.pages)} pages for {live.cached} cached tokens")

@@ -37,6 +37,12 @@ class Scores(NamedTuple):
         return self.at(slice(first, end))
 
 
+def blank(count: int) -> Scores:
+    """So many scores that say nothing."""
+    ids, levels = np.zeros(count, np.int64), np.zeros(count, np.uint8)
+    return Scores(ids, ids, ids, levels, levels, np.zeros(count, np.float32))
+
+
 def held_of(seed: int, found: Scores, cached: int, source: int = SEEDED) -> Held:
     """The draft whose B scores these are, with its seed in front."""
     tokens = found.first.copy()

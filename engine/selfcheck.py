@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from recguide.engine.adapters import projections
+from recguide.engine.batches import batch_of
 from recguide.engine.forwards import CAPTURE_AFTER, Forwards
 from recguide.engine.inputs import shape_of
 from recguide.engine.model import Decoder, LowRank
@@ -85,7 +86,7 @@ def _piece(decoder: Decoder) -> Piece:
 
 def _hidden(forwards: Forwards, piece: Piece, gate: bool | None) -> Tensor:
     """Hidden states ``[tokens, hidden]``, with the adapter where the piece says, nowhere or everywhere."""
-    inputs = forwards.inputs(shape_of([piece], forwards.cache.page_size, False))
+    inputs = forwards.inputs(shape_of(batch_of([piece]), forwards.cache.page_size, False))
     inputs.put([piece], forwards.cache, None)
     own = inputs["gate"].bool()[None, :, None]
     return forwards.hidden(inputs, {"some": own if gate is None else torch.full_like(own, gate)})[0].float()

@@ -8,6 +8,8 @@ import time
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 
+import numpy as np
+
 from recguide.engine.forwards import CAPTURE_AFTER, Forwards
 from recguide.engine.linear import LinearWay
 from recguide.engine.model import Decoder
@@ -168,10 +170,10 @@ class Engine:
         planned = self.scheduler.find_pages(lambda: self.way.plan(running, step))
         pages = self._pages_in_use()
         changes = self.way.run(planned)
-        apply(changes, self.signal)
-        for change in changes:
-            if change.tokens:
-                change.live.ran = step + 1
+        apply(changes, self.signal, step + 1)
+        places = None if len(changes) == len(running) else planned.rows
+        emitted, sizes = np.array([(len(change.tokens), change.block_size) for change in changes]).T
+        running.moved(places, emitted, sizes, step + 1)
         self.scheduler.prefilled = False
         seconds = self.now - started
         self.way.told(planned, changes, seconds)

@@ -52,7 +52,10 @@ class Way(Protocol):
 
 
 class Judge(Protocol):
-    """Who says what was drafted and verified: the model, or a trace where acceptance is forced."""
+    """Who says what was drafted and verified: the model, or a trace where acceptance is forced.
+
+    One whose ``foretells`` is True looks at nothing that forwards find, and may be asked while they run.
+    """
 
     def drafted(self, lives: Sequence[Live], view: str, positions: Ints, size: int, found: Scores) -> Scores:
         """``size`` scores of each request's draft behind so many output tokens, one request below the other.

@@ -1,6 +1,7 @@
 """Serves many requests with random arrivals, lengths, temperatures and cancellations, and looks for what leaks.
 
-usage: soak.py MODEL REQUESTS SECONDS OUT.json [POLICY]     TOY=1: a tiny model on a CPU
+usage: soak.py MODEL REQUESTS SECONDS OUT.json [POLICY [CONTEXT]]     TOY=1: a tiny model on a CPU
+A MODEL random:smollm2-135m has that shape and random weights. Prompts and outputs have up to half of CONTEXT tokens.
 """
 
 import json
@@ -14,12 +15,14 @@ from typing import Any
 import numpy as np
 import torch
 
+from recguide.engine import smollm2
+from recguide.engine.inputs import counts_up_to
 from recguide.engine.loading import open_model
 from recguide.engine.model import Decoder, ModelConfig
 from recguide.engine.policyof import policy_of
 from recguide.engine.requests import Live, Wish
 from recguide.engine.serving import Engine, EngineConfig
-from recguide.engine.shapes import SHAPES, random_decoder
+from recguide.engine.shapes import SHAPES, add_random_draft_adapter, random_decoder
 from recguide.sim.memory import Limits
 
 GRID = (4, 8, 16, 32)
@@ -31,6 +34,10 @@ def decoder_of(name: str) -> Decoder:
     """The model, with an adapter."""
     if os.environ.get("TOY"):
         return random_decoder(TOY, "cpu", torch.float32, 0)
+    if name == f"random:{smollm2.NAME}":
+        decoder = random_decoder(smollm2.CONFIG, "cuda", torch.bfloat16, 0)
+        add_random_draft_adapter(decoder)
+        return decoder
     return open_model(name, None if name in SHAPES else name, "cuda", "bf16").decoder
 
 
@@ -105,11 +112,13 @@ def main() -> None:
     name, requests, seconds, path = sys.argv[1], int(sys.argv[2]), float(sys.argv[3]), Path(sys.argv[4])
     policy = sys.argv[5] if len(sys.argv) > 5 else "window"
     decoder = decoder_of(name)
-    context = min(1024, decoder.config.max_context)
+    context = min(int(sys.argv[6]) if len(sys.argv) > 6 else 1024, decoder.config.max_context)
     # a third of the pages that the load could use, so that requests lose theirs now and then
     limits = Limits(max_running=RUNNING, kv_pages=RUNNING * context // 16 // 3)
     config = EngineConfig(GRID, limits, context, keep_log=False)
     engine = Engine(decoder, policy_of(policy, GRID, decoder.config.name, None), config)
+    if engine.forwards.graphs:
+        engine.prepare(counts_up_to(RUNNING))
     found = {"model": name, "policy": policy, **soak(engine, requests, seconds)}
     path.write_text(json.dumps(found, indent=1) + "\n")
     print(json.dumps({key: value for key, value in found.items() if key != "every_5_s"}))

@@ -4,12 +4,15 @@ usage: time_engine.py MODEL OUT_FOLDER "PART SECONDS [PART'S OPTIONS]" ...     T
   compile SHARE/SHARES        kernels of every kind of round, into Triton's cache
   steps C,C,...               AR steps at a context of 512, and products alone: steps.csv
   kernels C,C,...             seconds of each kernel in such a step: kernels.csv
+  host C POLICY               what the host does in such rounds, by cProfile: host.log
   serve C POLICY [POLICY ...] rounds of forced acceptance, the same requests under each policy: serve.csv
 """
 
+import cProfile
 import csv
 import json
 import os
+import pstats
 import statistics
 import sys
 import time
@@ -152,30 +155,60 @@ def stepping(bench: Bench, counts: Sequence[int]) -> Iterator[tuple[int, Engine]
 
 
 def steps(bench: Bench, seconds: float, options: list[str]) -> None:
-    """AR steps, of which the log has all times, beside products alone."""
-    rows, until = [], time.monotonic() + seconds
-    for count, engine in stepping(bench, [int(c) for c in options[0].split(",")]):
-        for _ in range(STEPS):
-            engine.step()
-        log, last = engine.log, slice(-STEPS, None)
-        assert log.log is not None
-        walls = [step.seconds for step in log.log.steps[last]]
-        whole, forward, waited = (np.array(x) * 1e3 for x in (walls, log.forward_s[last], log.waited_s[last]))
-        graphs = engine.forwards._captured.values()
-        replay = timed(list(graphs)[-1].replay) if graphs else float("nan")
-        row: dict[str, Any] = {"requests": count, "context": CONTEXT}
-        row |= {"step_ms": np.median(whole), "forward_ms": np.median(forward), "replay_ms": replay}
-        row |= {"products_ms": timed(products(bench.decoder, count))}
-        row |= {
-            "host_ms": np.median(whole - waited),
-            "idle_ms": np.median(whole - forward),
-            "step_p90_ms": np.quantile(whole, 0.9),
-        }
-        rows.append({key: round(float(value), 4) if isinstance(value, float) else value for key, value in row.items()})
+    """AR steps, of which the log has all times, beside products alone; twice, for clocks drift."""
+    counts, rows, until = [int(count) for count in options[0].split(",")], [], time.monotonic() + seconds
+    alone = {count: products(bench.decoder, count) for count in counts}
+    for count, engine in stepping(bench, [*counts, *counts]):
+        rows.append(_stepped(engine, count, alone[count]))
         say(json.dumps(rows[-1]))
         bench.write("steps.csv", rows)
         if time.monotonic() > until:
             break
+
+
+def _stepped(engine: Engine, count: int, alone: Callable[[], None]) -> dict[str, Any]:
+    before = timed(alone)
+    for _ in range(STEPS):
+        engine.step()
+    log, last = engine.log, slice(-STEPS, None)
+    assert log.log is not None
+    walls = [step.seconds for step in log.log.steps[last]]
+    whole, forward, waited = (np.array(x) * 1e3 for x in (walls, log.forward_s[last], log.waited_s[last]))
+    graphs = [graph for shape, graph in engine.forwards._captured.items() if shape.scores == count]
+    medians = {
+        "step_ms": whole,
+        "forward_ms": forward,
+        "replay_ms": timed(graphs[-1].replay) if graphs else float("nan"),
+        "products_ms": before,
+        "products_after_ms": timed(alone),
+        "host_ms": whole - waited,
+        "idle_ms": whole - forward,
+    }
+    found = {name: round(float(np.median(values)), 4) for name, values in medians.items()}
+    return {"requests": count, "context": CONTEXT, **found, "step_p90_ms": round(float(np.quantile(whole, 0.9)), 4)}
+
+
+def host(bench: Bench, seconds: float, options: list[str]) -> None:
+    """Where the host's time goes in rounds of forced acceptance."""
+    count, name = int(options[0]), options[1]
+    judge = Forced(shuffled(bench.trace), bench.decoder.config)
+    engine = bench.engine(bench.named(name, count), count, ROOM, judge)
+    if engine.forwards.graphs:
+        engine.prepare([count])
+    for row in range(count):
+        judge.send(engine, row)
+    while engine.scheduler.waiting:
+        engine.step()
+    profiler, until = cProfile.Profile(), time.monotonic() + seconds
+    profiler.enable()
+    for _ in range(60):
+        if engine.in_flight < count or time.monotonic() > until:
+            break
+        engine.step()
+    profiler.disable()
+    with (bench.folder / "host.log").open("a") as file:
+        file.write(f"{count} {name}\n")
+        pstats.Stats(profiler, stream=file).sort_stats("tottime").print_stats(30)
 
 
 def kernels(bench: Bench, seconds: float, options: list[str]) -> None:
@@ -276,7 +309,7 @@ def compile_kernels(bench: Bench, seconds: float, options: list[str]) -> None:
     say(f"share {share}: compiled")
 
 
-PARTS |= {"compile": compile_kernels, "steps": steps, "kernels": kernels, "serve": serve}
+PARTS |= {"compile": compile_kernels, "steps": steps, "kernels": kernels, "serve": serve, "host": host}
 
 
 def main() -> None:

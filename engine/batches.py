@@ -1,0 +1,186 @@
+"""What several requests bring to a forward, as arrays: what their layouts say once for all, and where they stand."""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Any, overload
+
+import numpy as np
+from numpy.typing import NDArray
+
+from recguide.engine.planning import Layout, Piece, drafting, padded, verifying
+from recguide.engine.requests import Live
+from recguide.sim.rounds import AR, Ints
+
+Fill = tuple[Ints, Ints]
+"""Which tokens of a forward take which scores' best tokens of the forward before."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Frame:
+    """Layouts one behind the other: all of a forward that does not depend on where its requests stand."""
+
+    layouts: tuple[Layout, ...]
+    lens: Ints
+    """[requests] Tokens of each."""
+    starts: Ints
+    total: int
+    drafts: int
+    """Draft tokens of all."""
+    owner: Ints
+    """[tokens] Whose each is."""
+    within: Ints
+    """[tokens] Its place in the tail of its request."""
+    offsets: Ints
+    """[tokens] Its position, counted from the cached tokens."""
+    visible: NDArray[np.int32]
+    gate: NDArray[np.bool_]
+    scored: Ints
+    """[scores] The token whose logits are looked at."""
+    predicts: Ints
+    """[scores] The position that they are about, counted from the cached tokens."""
+    score_owner: Ints
+    """[scores] Whose each is."""
+
+
+def frame_of(layouts: tuple[Layout, ...]) -> Frame:
+    """The frame of these layouts."""
+    lens, drafts, scores = np.array([layout.sizes for layout in layouts]).T
+    starts = np.cumsum(lens) - lens
+    owner = np.repeat(np.arange(len(layouts)), lens)
+    score_owner = np.repeat(np.arange(len(layouts)), scores)
+    return Frame(
+        layouts,
+        lens,
+        starts,
+        len(owner),
+        int(drafts.sum()),
+        owner,
+        np.arange(len(owner)) - starts[owner],
+        _joined(layouts, "positions"),
+        _joined(layouts, "visible"),
+        _joined(layouts, "gate"),
+        _joined(layouts, "scored") + starts[score_owner],
+        _joined(layouts, "predicts"),
+        score_owner,
+    )
+
+
+def _joined(layouts: Sequence[Layout], name: str) -> NDArray[Any]:
+    """One array of each layout, one behind the other; most often all layouts are the same one."""
+    if layouts.count(layouts[0]) == len(layouts):
+        return np.tile(getattr(layouts[0], name), len(layouts))
+    return np.concatenate([getattr(layout, name) for layout in layouts])
+
+
+known_frame = lru_cache(maxsize=512)(frame_of)
+"""The same for layouts that are kept."""
+
+
+class Batch(Sequence[Piece]):
+    """Pieces of a forward, which are made one by one only for whoever asks for one."""
+
+    __slots__ = ("cached", "frame", "ids", "lives")
+
+    def __init__(self, lives: Sequence[Live], cached: Ints, frame: Frame, ids: Ints) -> None:
+        self.lives, self.cached, self.frame, self.ids = lives, cached, frame, ids
+
+    def __len__(self) -> int:
+        return len(self.lives)
+
+    @overload
+    def __getitem__(self, place: int) -> Piece: ...
+
+    @overload
+    def __getitem__(self, place: slice) -> list[Piece]: ...
+
+    def __getitem__(self, place: int | slice) -> Piece | list[Piece]:
+        if isinstance(place, slice):
+            return [self[at] for at in range(*place.indices(len(self)))]
+        start, layout = int(self.frame.starts[place]), self.frame.layouts[place]
+        return Piece(self.lives[place], int(self.cached[place]), layout, self.ids[start : start + len(layout)])
+
+    def __iter__(self) -> Iterator[Piece]:
+        return (self[place] for place in range(len(self)))
+
+
+def batch_of(pieces: Sequence[Piece]) -> Batch:
+    """These pieces together."""
+    if isinstance(pieces, Batch):
+        return pieces
+    layouts = tuple(piece.layout for piece in pieces)
+    ids = pieces[0].ids if len(pieces) == 1 else np.concatenate([np.asarray(piece.ids) for piece in pieces])
+    cached = np.array([piece.cached for piece in pieces])
+    frame = known_frame(layouts) if all(layout.kept for layout in layouts) else frame_of(layouts)
+    return Batch([piece.live for piece in pieces], cached, frame, np.asarray(ids))
+
+
+def draft_batch(
+    lives: Sequence[Live], cached: Ints, seeds: Ints, sizes: Sequence[int], filled: Sequence[int], form: tuple[int, int]
+) -> Batch:
+    """Drafts behind the seeds, each filled up to so many tokens, of which size 1 drafts nothing.
+
+    ``form`` is the mask token and the draft shift.
+    """
+    if min(filled) > AR:
+        frame = _draft_frame(_key(sizes), _key(filled), len(lives), form[1])
+        return Batch(lives, cached, frame, _seeded(frame, seeds, form[0]))
+    places = [place for place, fill in enumerate(filled) if fill > AR]
+    sizes, filled = ([values[place] for place in places] for values in (sizes, filled))
+    return draft_batch([lives[place] for place in places], cached[places], seeds[places], sizes, filled, form)
+
+
+def verify_batch(
+    lives: Sequence[Live], cached: Ints, seeds: Ints, sizes: Sequence[int], filled: Sequence[int], mask_id: int
+) -> Batch:
+    """The seeds, and what the draft forward before puts into the other places of their blocks."""
+    frame = _verify_frame(_key(sizes), _key(filled), len(lives))
+    return Batch(lives, cached, frame, _seeded(frame, seeds, mask_id))
+
+
+def fill_of(sizes: Sequence[int], filled: Sequence[int]) -> Fill:
+    """The places of draft tokens in the verify, and the scores of the draft that they come from."""
+    return _fill(_key(sizes), _key(filled), len(sizes))
+
+
+@lru_cache(maxsize=512)
+def _fill(sizes: int | tuple[int, ...], filled: int | tuple[int, ...], count: int) -> Fill:
+    size, lens = np.array(list(_pairs(sizes, filled, count))).T
+    drafted = np.where(size > AR, size, 0)
+    tokens, scores, drafts = np.cumsum(lens) - lens, np.cumsum(drafted) - drafted, np.maximum(drafted - 1, 0)
+    # the n-th draft token of a request, from 1 on
+    nth = np.arange(drafts.sum()) - np.repeat(np.cumsum(drafts) - drafts, drafts) + 1
+    return np.repeat(tokens, drafts) + nth, np.repeat(scores, drafts) + nth
+
+
+def _key(sizes: Sequence[int]) -> int | tuple[int, ...]:
+    """One number where all are the same."""
+    return sizes[0] if sizes.count(sizes[0]) == len(sizes) else tuple(sizes)
+
+
+def _pairs(sizes: int | tuple[int, ...], filled: int | tuple[int, ...], count: int) -> Iterator[tuple[int, int]]:
+    each = ([many] * count if isinstance(many, int) else many for many in (sizes, filled))
+    return zip(*each, strict=True)
+
+
+@lru_cache(maxsize=512)
+def _draft_frame(sizes: int | tuple[int, ...], filled: int | tuple[int, ...], count: int, shift: int) -> Frame:
+    def layout(size: int, fill: int) -> Layout:
+        own = drafting(size, shift) if size > AR else None
+        return padded(own, fill) if own is None or fill > size else own
+
+    return frame_of(tuple(layout(*pair) for pair in _pairs(sizes, filled, count)))
+
+
+@lru_cache(maxsize=512)
+def _verify_frame(sizes: int | tuple[int, ...], filled: int | tuple[int, ...], count: int) -> Frame:
+    def layout(size: int, fill: int) -> Layout:
+        return padded(verifying(size), fill) if fill > size else verifying(size)
+
+    return frame_of(tuple(layout(*pair) for pair in _pairs(sizes, filled, count)))
+
+
+def _seeded(frame: Frame, seeds: Ints, mask_id: int) -> Ints:
+    ids = np.full(frame.total, mask_id)
+    ids[frame.starts] = seeds
+    return ids
