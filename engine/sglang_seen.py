@@ -77,7 +77,7 @@ def _times(whole: Sequence[Seen]) -> tuple[list[float], list[float], list[float]
 
 def _steps(when: NDArray[np.float64], sent: NDArray[np.float64], finished: NDArray[np.float64]) -> dict[str, Any]:
     none = np.zeros(len(when), np.int64)
-    in_flight = np.searchsorted(np.sort(sent), when, "right") - np.searchsorted(np.sort(finished), when, "left")
+    in_flight = np.searchsorted(np.sort(sent), when, "left") - np.searchsorted(np.sort(finished), when, "left")
     known = {"start_s": when, "seconds": none.astype(float), "in_flight": in_flight, "outside": none.astype(bool)}
     return {name: known.get(name, none) for name in Step._fields}
 
