@@ -41,6 +41,8 @@ class Parameters:
 
     dynamics: Dynamics
     entropy_noise: float
+    adapter: float
+    """By which, as a logarithm, hazards are higher where no adapter drafts."""
     ease: Mapping[str, float]
     """By benchmark."""
     confidence: Mapping[str, Confidence]
@@ -64,7 +66,19 @@ def parsed(document: Mapping[str, Any], model: str) -> Parameters:
     """The parameters of a model out of the shipped document."""
     mine = document[model]
     confidence = {category: Confidence(**values) for category, values in mine["confidence"].items()}
-    return Parameters(Dynamics(**document["dynamics"]), document["entropy_noise"], mine["ease"], confidence)
+    dynamics = Dynamics(**document["dynamics"])
+    return Parameters(dynamics, document["entropy_noise"], mine["adapter"], mine["ease"], confidence)
+
+
+def unadapted(parameters: Parameters) -> Parameters:
+    """The same where drafts are made without the adapter."""
+    return replace(parameters, ease={name: ease - parameters.adapter for name, ease in parameters.ease.items()})
+
+
+def host_more_ms(model: str) -> float:
+    """What each further request adds to the host's time of a round, as fitted (``recguide.sim.paper.host``)."""
+    document = json.loads(PARAMETERS.read_text(encoding="utf-8"))
+    return float(document[model]["host_more_ms"])
 
 
 def synthetic_trace(
@@ -84,13 +98,16 @@ def synthetic_trace(
     return DenseTrace(replace(_provenance(model, requests, seed), block_sizes=tuple(grid)), tuple(made))
 
 
-def paper_trace(model: str, requests: int = REQUESTS, seed: int = 0) -> DenseTrace:
+def paper_trace(
+    model: str, requests: int = REQUESTS, seed: int = 0, adapter: bool = True, grid: Sequence[int] = GRID
+) -> DenseTrace:
     """The trace of the shipped parameters, kept in the cache folder ($RECGUIDE_CACHE) once it was made."""
-    parameters = parameters_of(model)
-    path = cache_folder() / "synthetic" / f"{model_name(model)}-{_key(parameters, requests, seed)}.parquet"
+    parameters = parameters_of(model) if adapter else unadapted(parameters_of(model))
+    key = _key(parameters, requests, seed, grid)
+    path = cache_folder() / "synthetic" / f"{model_name(model)}-{key}.parquet"
     if path.is_file():
         return read_trace(path)
-    trace = synthetic_trace(model, parameters, requests, seed)
+    trace = synthetic_trace(model, parameters, requests, seed, grid=grid)
     path.parent.mkdir(parents=True, exist_ok=True)
     write_trace(trace, path, compression_level=1)
     return trace
@@ -102,10 +119,10 @@ def cache_folder() -> Path:
     return Path(own) if own else Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "recguide"
 
 
-def _key(parameters: Parameters, requests: int, seed: int) -> str:
+def _key(parameters: Parameters, requests: int, seed: int, grid: Sequence[int]) -> str:
     """Of everything that decides what the trace holds, the generator's own text included."""
     code = b"".join(Path(__file__).with_name(f"{name}.py").read_bytes() for name in GENERATOR)
-    told = json.dumps([asdict(parameters), requests, seed, np.__version__], sort_keys=True).encode()
+    told = json.dumps([asdict(parameters), requests, seed, list(grid), np.__version__], sort_keys=True).encode()
     return hashlib.sha256(code + told).hexdigest()[:16]
 
 

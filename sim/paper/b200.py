@@ -2,27 +2,14 @@
 adds. What is inferred stands in the spread column with half the width of its band; what is published has 0 there.
 """
 
-from collections.abc import Mapping
 from dataclasses import replace
-from functools import partial
+from typing import NamedTuple
 
 import numpy as np
-from scipy.optimize import brentq
 
 from recguide.sim.costs import HEADER, Profile, Row
-from recguide.sim.paper.acceptance import model_name
-from recguide.sim.paper.published import (
-    BLOCK_SIZES,
-    FORWARD_MS,
-    HIGH_LOADS,
-    LOADS,
-    OVERALL_SPEEDUP,
-    OVERALL_TAU,
-    SERVED_ACCEPTANCE,
-    TABLE5,
-    TABLE6,
-)
-from recguide.sim.policies import RECIPE
+from recguide.sim.paper.acceptance import host_more_ms, model_name
+from recguide.sim.paper.published import BLOCK_SIZES, FORWARD_MS, LOADS, OVERALL_SPEEDUP, OVERALL_TAU, TABLE5
 
 CONTEXTS = (0, 4096)
 """Cached tokens a request between which the published times are means over prompts; taken as constant."""
@@ -32,6 +19,8 @@ QUADRATIC_TOKENS = (72, 272, 1056)
 """B (B + 1) at B = 8, 16, 32."""
 PREFILLS = (16, 64, 256, 1024, 4096)
 GPU = "NVIDIA B200"
+DFLASH_LAYERS = {"8b": 5 / 34, "14b": 5 / 40}
+"""Layers of a DFlash drafter over the target's: what its draft costs of a target's forward. Assumed."""
 
 
 def ar_ms(model: str) -> float:
@@ -39,28 +28,27 @@ def ar_ms(model: str) -> float:
     return 1e3 * OVERALL_SPEEDUP[model]["LinearSS"] / TABLE5["LinearSS"][model]
 
 
-def host_ms(model: str) -> tuple[float, float]:
-    """The host's time of a round of LinearSS: that of one request, and what each further one adds.
+class Host(NamedTuple):
+    """The host's time of a round in ms, half of it at each of the two forwards."""
 
-    The first follows from Table 5 at C = 1, the second from Table 6's fixed blocks over C = 2..128, with the
-    acceptance lengths that the repository's authors publish.
-    """
-    times = {size: dict(zip(LOADS, FORWARD_MS[model][size], strict=True)) for size in BLOCK_SIZES}
-    one = 1e3 * OVERALL_TAU[model]["LinearSS"] / TABLE5["LinearSS"][model] - 2 * times[16][1]
-    target = TABLE6["Fixed Block"][model]
-    more = brentq(partial(_surplus, times, SERVED_ACCEPTANCE[model], target, one), 0.0, 20.0)
-    return one, float(more)
+    one: float
+    """With one request."""
+    more: float
+    """What each further one adds."""
 
 
-def _surplus(
-    times: Mapping[int, Mapping[int, float]], accepted: Mapping[int, float], target: float, one: float, more: float
-) -> float:
-    """By how much fixed blocks at such a host time would be faster than published, tokens per second."""
-    found = []
-    for count in HIGH_LOADS:
-        size = next(size for most, size in RECIPE if most is None or count <= most)
-        found.append(1e3 * count * accepted[size] / (2 * times[size][count] + one + more * (count - 1)))
-    return float(np.mean(found)) - target
+def host_ms(model: str) -> Host:
+    """Of LinearSS: with one request by Table 5; for each further one by Table 6's fixed blocks, which
+    :mod:`recguide.sim.paper.host` serves at C = 2 to 128 until they are as fast as published."""
+    times = dict(zip(LOADS, FORWARD_MS[model][16], strict=True))
+    one = 1e3 * OVERALL_TAU[model]["LinearSS"] / TABLE5["LinearSS"][model] - 2 * times[1]
+    return Host(one, host_more_ms(model))
+
+
+def lean_host_ms(model: str) -> Host:
+    """Of SGLang's own speculative path at one request: what Table 2's speedup of DFlash leaves beside its forwards."""
+    round_ms = OVERALL_TAU[model]["DFlash"] / OVERALL_SPEEDUP[model]["DFlash"] * ar_ms(model)
+    return Host(round_ms - (1 + DFLASH_LAYERS[model]) * FORWARD_MS[model][16][0], 0.0)
 
 
 def forward_ms(model: str, tokens: float) -> float:
@@ -84,9 +72,9 @@ def band_ms(model: str, requests: int, tokens: float) -> float:
     return abs(forward_ms(model, tokens) - many) / 2 if tokens <= 16 * LOADS[-1] else 0.1 * forward_ms(model, tokens)
 
 
-def rows_of(model: str) -> list[Row]:
-    """All rows of the profile, in microseconds."""
-    one, more = host_ms(model)
+def rows_of(model: str, host: Host | None = None) -> list[Row]:
+    """All rows of the profile, in microseconds; with LinearSS's host unless another one is given."""
+    one, more = host or host_ms(model)
     found: list[Row] = []
     for place, count in enumerate(LOADS):
         half = 1e3 * (one + more * (count - 1)) / 2
@@ -129,7 +117,7 @@ def header_of(model: str) -> dict[str, str]:
         "to 4096 cached tokens a request",
         "inferred": "decode (paper: 595 / 2.68 and 470 / 2.95 tokens/s at C = 1; half of the growth of B = 8 above), "
         "rows, quadratic and prefill (by query tokens, from B = 32), host",
-        "host": f"{one:.2f} ms a round, and {more:.3f} ms for each further request, from the paper's TPS; half of it "
+        "host": f"{one:.2f} ms a round, and {more:.3f} ms for each further request, by Tables 5 and 6; half of it "
         "is in the draft rows, half in the host rows, so that a round without a draft forward saves its half",
         "spread": "half the width of a band around what is inferred; 0 where published, and for the host's half in the "
         "draft rows, which LinearSS has for sure",
@@ -137,9 +125,10 @@ def header_of(model: str) -> dict[str, str]:
     return dict.fromkeys(HEADER[1:], "none") | said
 
 
-def profile_of(model: str) -> Profile:
-    """The profile as shipped."""
-    return Profile(f"{model_name(model)}-b200.csv", {"recguide-profile": "1", **header_of(model)}, rows_of(model))
+def profile_of(model: str, host: Host | None = None) -> Profile:
+    """The profile as shipped, or the same with another host."""
+    header = {"recguide-profile": "1", **header_of(model)}
+    return Profile(f"{model_name(model)}-b200.csv", header, rows_of(model, host))
 
 
 def at_the_edge(profile: Profile, side: int) -> Profile:

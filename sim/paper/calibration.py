@@ -1,8 +1,7 @@
 """Fitting the synthetic acceptance to published statistics of the models, and to nothing else.
 
-The dynamics of texts were found by least squares on Table 1 and the survival of draft tokens at B = 32, with pooled
-benchmarks; what differs between benchmarks and models is found here, one number at a time. ``scripts/fit_paper.py``
-runs it and writes parameters.json.
+What differs between benchmarks and models is found here, one number at a time; what all texts have in common, in
+:mod:`recguide.sim.paper.dynamics_fit`. ``scripts/fit_paper.py`` runs both and writes parameters.json.
 """
 
 from collections.abc import Callable
@@ -14,12 +13,22 @@ from numpy.typing import NDArray
 from recguide.sim.costs import constant_costs
 from recguide.sim.metrics import metrics_of
 from recguide.sim.overlap import Overlap
-from recguide.sim.paper.acceptance import Parameters, synthetic_trace
-from recguide.sim.paper.published import BENCHMARKS, CATEGORIES, SECOND_RATE, TABLE2_TAU, TABLE3, Branches
+from recguide.sim.paper.acceptance import Parameters, synthetic_trace, unadapted
+from recguide.sim.paper.published import (
+    ADAPTER_BENCHMARK,
+    ADAPTER_ROUNDS,
+    BENCHMARKS,
+    CATEGORIES,
+    SECOND_RATE,
+    TABLE2_TAU,
+    TABLE3,
+    Branches,
+)
 from recguide.sim.replay import replay
 from recguide.sim.rounds import rounds_of
 from recguide.traces.dense import DenseTrace
 from recguide.traces.replays import replay as rounds_at
+from recguide.traces.summaries import rejections
 
 COSTS = constant_costs(draft=1.0, verify=1.0, rows=1.0, prefill=1.0, decode=1.0)
 """Branch outcomes at C = 1 do not depend on times."""
@@ -33,10 +42,11 @@ MOST_CONTRAST = 0.6
 
 
 def calibrated(model: str, parameters: Parameters, requests: int) -> Parameters:
-    """Each category's ease, contrast and doubt to the tau of LinearSS (Table 2) and the branch outcomes (Table 3)."""
+    """Each category's ease, contrast and doubt to the tau of LinearSS (Table 2) and the branch outcomes (Table 3); the
+    adapter to its rounds."""
     for category in CATEGORIES:
         parameters = fitted(model, parameters, category, requests)
-    return parameters
+    return replace(parameters, adapter=adapter_of(model, parameters, requests))
 
 
 def eased(model: str, parameters: Parameters, benchmark: str, requests: int) -> Parameters:
@@ -53,6 +63,20 @@ def eased(model: str, parameters: Parameters, benchmark: str, requests: int) -> 
         )
 
     return at(root(miss, parameters.ease[benchmark], 0.1))
+
+
+def adapter_of(model: str, parameters: Parameters, requests: int) -> float:
+    """By how much hazards are higher, as a logarithm, where drafts take the published number of rounds more for the
+    same text without the adapter."""
+    with_it, without = ADAPTER_ROUNDS
+    only = ADAPTER_BENCHMARK
+
+    def tokens(adapter: float) -> float:
+        bare = unadapted(replace(parameters, adapter=adapter))
+        return accept_len(synthetic_trace(model, bare, requests, only=only, grid=(16,)), 16)
+
+    whole = tokens(0.0)
+    return root(lambda adapter: float(np.log(tokens(adapter) / whole * without / with_it)), parameters.adapter, 0.1)
 
 
 def root(miss: Callable[[float], float], start: float, step: float) -> float:
@@ -119,9 +143,25 @@ def _with_seconds(parameters: Parameters, category: str, found: dict[str, float]
     second = min(now.second * target.correction_reuse / target.correction_coverage / ready, 1.0)
     hits = found["continuation_reuse"] / found["continuation_coverage"]
     missed = max(1 - target.continuation_reuse / target.continuation_coverage / hits, 0.0)
-    covered = 100 * TABLE3["8b"]["overall"].correction_reuse / TABLE3["8b"]["overall"].correction_coverage
-    values = replace(now, second=second, second_sure=second * SECOND_RATE / covered, continuation_miss=missed)
+    values = replace(now, second=second, continuation_miss=missed)
     return replace(parameters, confidence={**parameters.confidence, category: values})
+
+
+def with_sure_seconds(parameters: Parameters, ratio: float) -> Parameters:
+    """The same where second candidates of tokens that were not risky are right so many times as often as others."""
+    values = {name: replace(each, second_sure=ratio * each.second) for name, each in parameters.confidence.items()}
+    return replace(parameters, confidence=values)
+
+
+def sure_ratio(model: str, parameters: Parameters, requests: int) -> float:
+    """The ratio at which second candidates are right at as many of all rejections as published."""
+
+    def miss(ratio: float) -> float:
+        trace = synthetic_trace(model, with_sure_seconds(parameters, ratio), requests, grid=(16,))
+        rate = rejections(trace, rounds_at(trace, 16)).second_rate
+        return (rate or 0.0) - SECOND_RATE / 100
+
+    return min(max(root(miss, 0.8, 0.1), 0.0), 1.0)
 
 
 def branch_shares(trace: DenseTrace) -> dict[str, float]:

@@ -1,6 +1,7 @@
 """The figures of each of the paper's tables, by name, for any acceptance and costs; ``targets`` has the paper's."""
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 
 import numpy as np
 
@@ -8,6 +9,7 @@ from recguide.sim.adaptive import adaptive
 from recguide.sim.log import PREFILL_STEP
 from recguide.sim.methods import Policy
 from recguide.sim.overlap import Overlap
+from recguide.sim.paper.b200 import DFLASH_LAYERS
 from recguide.sim.paper.published import (
     BENCHMARKS,
     BLOCK_SIZES,
@@ -19,7 +21,9 @@ from recguide.sim.paper.published import (
     TABLE2_TAU,
     TABLE4,
 )
+from recguide.sim.paper.serving import largest_of
 from recguide.sim.paper.subjects import APART, Alone, Served, Subject, alone, mean, served
+from recguide.sim.paper.targets import ADAPTED, IN_ALL, LEAN, NO_DRAFTS, REPEATING
 from recguide.sim.policies import ar, fixed, recipe
 from recguide.sim.rounds import rounds_of
 from recguide.sim.tidar import Tidar
@@ -28,8 +32,6 @@ from recguide.traces.summaries import confidence, rejections, transitions
 
 Figures = dict[str, float]
 BRANCHES = ("correction_coverage", "correction_reuse", "continuation_coverage", "continuation_reuse", "no_hit")
-DFLASH_LAYERS = 5 / 34
-"""Layers of a DFlash drafter over the target's: what its draft costs of a target's forward. Assumed."""
 ABLATION: Mapping[str, Policy] = {
     "LinearSS": fixed(16),
     "+ 1st Correction": Overlap(corrections=1, continuation="never"),
@@ -79,10 +81,12 @@ def figure3(subject: Subject) -> Figures:
     }
 
 
-def at_one(subject: Subject, policy: Policy, names: Sequence[str] | None = None) -> dict[str, Alone]:
+def at_one(
+    subject: Subject, policy: Policy, names: Sequence[str] | None = None, repeating: bool = False
+) -> dict[str, Alone]:
     """By benchmark, or by those named: one request at a time."""
     wanted = subject.benchmarks if names is None else names
-    return {name: alone(subject.of([name]), subject.costs, policy) for name in wanted}
+    return {name: alone(subject.of([name]), subject.costs, policy, repeating) for name in wanted}
 
 
 METHODS: Mapping[str, Policy] = {"LinearSS": fixed(16), "TiDAR": Tidar(), "RecGuide": Overlap()}
@@ -91,25 +95,52 @@ METHODS: Mapping[str, Policy] = {"LinearSS": fixed(16), "TiDAR": Tidar(), "RecGu
 def table2(subject: Subject) -> Figures:
     """tau and speedup over AR at C = 1, B = 16; of mt-bench apart, where it is there."""
     apart = [APART] if any(request.dataset == APART for request in subject.trace.requests) else []
-    baseline = {name: run.tokens_per_s for name, run in at_one(subject, ar, [*subject.benchmarks, *apart]).items()}
+    names = [*subject.benchmarks, *apart]
+    baseline = {name: run.tokens_per_s for name, run in at_one(subject, ar, names).items()}
     found: Figures = {}
     for method, policy in METHODS.items():
-        runs = at_one(subject, policy, [*subject.benchmarks, *apart])
+        drafted = unadapted(subject) if method == "TiDAR" else subject
+        runs = at_one(drafted, policy, names)
         key = "accept_length" if method == "LinearSS" else "tau"
         tau = {name: float(run.metrics[key] or 0.0) for name, run in runs.items()}
         speed = {name: run.tokens_per_s / baseline[name] for name, run in runs.items()}
         found |= _by_benchmark(f"{method}, tau", tau) | _by_benchmark(f"{method}, speedup", speed)
     if subject.model:
         found |= _dflash(subject, baseline)
+    return found | _readings(subject, baseline)
+
+
+def unadapted(subject: Subject) -> Subject:
+    """The same as drafted without the adapter, where that is there; it is for linear drafts alone."""
+    return subject if subject.unadapted is None else replace(subject, trace=subject.unadapted, _kept={})
+
+
+def _readings(subject: Subject, baseline: Mapping[str, float]) -> Figures:
+    """Overall figures under other readings of the paper."""
+
+    def speedup(runs: Mapping[str, Alone]) -> float:
+        return mean([run.tokens_per_s / baseline[name] for name, run in runs.items()])
+
+    found: Figures = {}
+    if subject.unadapted is not None:
+        runs = at_one(subject, Tidar())
+        found[f"{ADAPTED}, tau, overall"] = mean([float(run.metrics["tau"] or 0.0) for run in runs.values()])
+        found[f"{ADAPTED}, speedup, overall"] = speedup(runs)
+    if subject.model:
+        found[f"RecGuide, {REPEATING}, speedup, overall"] = speedup(at_one(subject, Overlap(), repeating=True))
+    if subject.lean_costs is not None:
+        runs = at_one(subject.priced(subject.lean_costs), Overlap(), repeating=True)
+        found[f"RecGuide, {REPEATING}, {LEAN}, speedup, overall"] = speedup(runs)
     return found
 
 
 def _dflash(subject: Subject, baseline: Mapping[str, float]) -> Figures:
-    """From its published tau, a target's verify, and a draft in proportion to its layers; half of the host's time."""
-    verify_s = subject.costs.curve(("verify", "host"), 1, 16)(512)
-    forward_s = subject.costs.forward_s("verify", 1, 16, 512)
-    tau = dict(zip(BENCHMARKS, TABLE2_TAU[subject.model or ""]["DFlash"], strict=True))
-    speed = {name: tau[name] / (verify_s + DFLASH_LAYERS * forward_s) / baseline[name] for name in tau}
+    """From its published tau, a target's verify, a draft in proportion to its layers, and a lean host."""
+    model = subject.model or ""
+    costs = subject.lean_costs or subject.costs
+    round_s = costs.round_curve(16, 1)(512) - (1 - DFLASH_LAYERS[model]) * costs.forward_s("verify", 1, 16, 512)
+    tau = dict(zip(BENCHMARKS, TABLE2_TAU[model]["DFlash"], strict=True))
+    speed = {name: tau[name] / round_s / baseline[name] for name in tau}
     return _by_benchmark("DFlash, tau", tau) | _by_benchmark("DFlash, speedup", speed)
 
 
@@ -135,7 +166,19 @@ def table5(subject: Subject) -> Figures:
     speed = {
         name: mean([run.tokens_per_s for run in at_one(subject, policy).values()]) for name, policy in ABLATION.items()
     }
-    return _with_gains(speed, "LinearSS")
+    return _with_gains(speed, "LinearSS") | _rows(subject, speed)
+
+
+def _rows(subject: Subject, speed: Mapping[str, float]) -> Figures:
+    """Gains over LinearSS under other readings of what a forward with branches takes."""
+    ways = {REPEATING: subject.costs} | ({f"{REPEATING}, {LEAN}": subject.lean_costs} if subject.lean_costs else {})
+    found: Figures = {}
+    for way, costs in ways.items() if subject.model else ():
+        for name in list(ABLATION)[1:]:
+            runs = at_one(subject.priced(costs), ABLATION[name], repeating=True).values()
+            faster = mean([run.tokens_per_s for run in runs]) / speed["LinearSS"]
+            found[f"gain %, {name}, {way}"] = 100 * (faster - 1)
+    return found
 
 
 def _with_gains(speed: Mapping[str, float], base: str) -> Figures:
@@ -143,57 +186,81 @@ def _with_gains(speed: Mapping[str, float], base: str) -> Figures:
     return found | {f"gain %, {name}": 100 * (speed[name] / speed[base] - 1) for name in speed if name != base}
 
 
+NO_PADDING = "no padding"
+"""Blocks of all sizes in one forward: not in the paper."""
 RUNS: Mapping[str, tuple[str, str]] = {
     "fixed:8": ("fixed:8", "bucket"),
     "fixed:16": ("fixed:16", "bucket"),
     "fixed:32": ("fixed:32", "bucket"),
     "Fixed Block": ("recipe", "bucket"),
-    "+ s_t": ("s", "pad"),
-    "+ z_t": ("s, z", "pad"),
-    "+ Bucketing": ("s, z", "bucket"),
-    "no padding": ("s, z", "ragged"),
+    "+ s_t": ("s, largest", "pad"),
+    "+ z_t": ("s, z, largest", "pad"),
+    "+ Bucketing": ("s, z", "full"),
+    f"+ s_t, {NO_DRAFTS}": ("s", "pad"),
+    f"+ z_t, {NO_DRAFTS}": ("s, z", "pad"),
+    f"+ Bucketing, {IN_ALL}": ("s, z", "bucket"),
+    NO_PADDING: ("s, z", "ragged"),
 }
-"""Name to policy and batching; the last one, blocks of all sizes in one forward, is not in the paper."""
-HighLoad = dict[tuple[str, int], Served]
+"""Name to policy and batching."""
+HighLoad = dict[tuple[str, int], dict[str, Served]]
 
 
 def high_load(subject: Subject) -> HighLoad:
-    """By name and concurrency: all benchmarks served together, each request as often as it takes for 4 C of them."""
-    trace = subject.of(subject.benchmarks)
-    rounds = rounds_of(trace)
+    """By name and concurrency: each benchmark served by itself."""
     fitted = subject.fitted
+    s, both = adaptive(fitted, strata=False), adaptive(fitted)
     policies: dict[str, Policy] = {
         "recipe": recipe,
-        "s": adaptive(fitted, strata=False),
-        "s, z": adaptive(fitted),
+        "s": s,
+        "s, z": both,
+        "s, largest": largest_of(s),
+        "s, z, largest": largest_of(both),
         **{f"fixed:{size}": fixed(size) for size in BLOCK_SIZES},
     }
-    count = max(4 * HIGH_LOADS[-1], len(trace.requests))
+    traces = {name: subject.of([name]) for name in subject.benchmarks}
+    rounds = {name: rounds_of(trace) for name, trace in traces.items()}
     return {
-        (name, load): served(trace, subject.costs, policies[policy], load, batching, count, rounds)
+        (name, load): {
+            benchmark: served(trace, subject.costs, policies[policy], load, batching, rounds[benchmark])
+            for benchmark, trace in traces.items()
+        }
         for name, (policy, batching) in RUNS.items()
         for load in HIGH_LOADS
     }
 
 
+def rate(runs: HighLoad, name: str, load: int) -> float:
+    """Tokens per second, the mean of benchmarks."""
+    return mean([run.tokens_per_s for run in runs[name, load].values()])
+
+
+LINES = {
+    "fixed:8": "B = 8",
+    "fixed:16": "B = 16",
+    "fixed:32": "B = 32",
+    "+ Bucketing": "RecGuide",
+    f"+ Bucketing, {IN_ALL}": f"RecGuide, {IN_ALL}",
+    NO_PADDING: "RecGuide without padding or buckets",
+}
+"""Runs that Figure 5 has a line for."""
+
+
 def figure5(runs: HighLoad) -> Figures:
-    """Tokens per second of all requests, and per request."""
-    names = {"fixed:8": "B = 8", "fixed:16": "B = 16", "fixed:32": "B = 32", "+ Bucketing": "RecGuide",
-             "no padding": "RecGuide without padding or buckets"}  # fmt: skip
+    """Tokens per second of all requests, and per request in flight."""
     found: Figures = {}
-    for name, said in names.items():
+    for name, said in LINES.items():
         for load in HIGH_LOADS:
-            run = runs[name, load]
-            found |= {f"tokens/s, {said}, C = {load}": run.tokens_per_s,
-                      f"tokens/s per request, {said}, C = {load}": run.per_request}  # fmt: skip
+            each = [run.per_request for run in runs[name, load].values()]
+            found |= {f"tokens/s, {said}, C = {load}": rate(runs, name, load),
+                      f"tokens/s per request, {said}, C = {load}": mean(each)}  # fmt: skip
     return found
 
 
-def table4(subject: Subject, runs: HighLoad) -> Figures:
+def table4(runs: HighLoad) -> Figures:
     """% of the rounds of requests at each block size, by category; the mean of benchmarks."""
     found: Figures = {}
     for load in TABLE4["8b"]:
-        shares = block_shares(subject, runs["+ Bucketing", load])
+        shares = {name: block_shares(run) for name, run in runs["+ Bucketing", load].items()}
         for category in (*CATEGORIES, "overall"):
             names = [name for name in shares if category in (BENCHMARKS[name], "overall")]
             for i, size in enumerate(BLOCK_SIZES if names else ()):
@@ -201,22 +268,16 @@ def table4(subject: Subject, runs: HighLoad) -> Figures:
     return found
 
 
-def block_shares(subject: Subject, run: Served) -> dict[str, list[float]]:
-    """By benchmark: % of rounds at 8, 16 and 32."""
-    names = [request.dataset for request in subject.of(subject.benchmarks).requests]
-    of_request = np.array(names)[run.run.request]
-    drafted = run.run.emission_block_size != PREFILL_STEP
-    dataset, sizes = of_request[run.run.emission_request][drafted], run.run.emission_block_size[drafted]
-    return {
-        name: [100 * float((sizes[dataset == name] == size).mean()) for size in BLOCK_SIZES]
-        for name in subject.benchmarks
-    }
+def block_shares(run: Served) -> list[float]:
+    """% of rounds at 8, 16 and 32."""
+    sizes = run.run.emission_block_size[run.run.emission_block_size != PREFILL_STEP]
+    return [100 * float((sizes == size).mean()) for size in BLOCK_SIZES]
 
 
 def table6(runs: HighLoad) -> Figures:
     """Tokens per second, the mean over C = 2..128, with more and more of the policy, and the gain over fixed blocks."""
-    names = ("Fixed Block", "+ s_t", "+ z_t", "+ Bucketing", "no padding")
-    return _with_gains({name: mean([runs[name, load].tokens_per_s for load in HIGH_LOADS]) for name in names}, names[0])
+    names = [name for name in RUNS if not name.startswith("fixed:")]
+    return _with_gains({name: mean([rate(runs, name, load) for load in HIGH_LOADS]) for name in names}, names[0])
 
 
 def reported_ms(model: str) -> Figures:

@@ -10,7 +10,7 @@ def reproduce(
     what: Annotated[
         list[str] | None,
         typer.Argument(
-            help="table1, fig2, fig3, table2, table3, fig5, table4, table5, table6, heldout, or all (default)."
+            help="table1, fig2, fig3, repository, table2, table3, fig5, table4, table5, table6, heldout; default all."
         ),
     ] = None,
     output_dir: Annotated[

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from recguide.sim.adaptive import Adaptive
+from recguide.sim.adaptive import Adaptive, Equation3
 from recguide.sim.batching import BATCHINGS
 from recguide.sim.costs import CostModel
 from recguide.sim.crossfit import folds_of
@@ -16,7 +16,9 @@ from recguide.sim.log import PREFILL_STEP, Replay
 from recguide.sim.methods import Policy
 from recguide.sim.metrics import metrics_of
 from recguide.sim.overlap import Overlap
-from recguide.sim.paper.published import BENCHMARKS
+from recguide.sim.paper.published import BENCHMARKS, BLOCK_SIZES
+from recguide.sim.paper.repricing import repriced
+from recguide.sim.paper.serving import full_buckets, repeating_rows
 from recguide.sim.replay import replay
 from recguide.sim.rounds import Rounds, rounds_of
 from recguide.sim.tidar import Tidar
@@ -25,6 +27,8 @@ from recguide.traces.dense import DenseTrace
 ALIASES = {"aime-2025": "aime2025", "math-500": "math500", "mmlu-stem": "gpqa", "mmlu_stem": "gpqa"}
 """Names of recorded datasets; MMLU's science questions stand in the place of GPQA, whose text may not be passed on."""
 APART = "mt-bench"
+EACH_PLACE = 4
+"""Requests served for each place in flight at least: a window without a beginning or an end."""
 Metrics = Mapping[str, float | int | None]
 
 
@@ -42,6 +46,10 @@ class Subject:
     costs: CostModel
     policy_costs: CostModel
     """What Equation 3 sees as T_C(B)."""
+    lean_costs: CostModel | None = None
+    """With the host's time of SGLang's own speculative path, where that is published."""
+    unadapted: DenseTrace | None = None
+    """The served requests as drafted without the adapter, where that was recorded or made."""
     _kept: dict[str, Any] = field(default_factory=dict)
 
     def once(self, name: str, make: "Callable[[Subject], Any]") -> Any:  # noqa: ANN401 - figures, runs or a policy
@@ -52,8 +60,8 @@ class Subject:
 
     @property
     def fitted(self) -> Adaptive:
-        """The adaptive policy, fitted to the calibration requests."""
-        found: Adaptive = self.once("fitted", lambda one: fit_in_sample(one.calibration, one.policy_costs))
+        """The adaptive policy, fitted to the calibration requests; the paper's models at their authors' prices."""
+        found: Adaptive = self.once("fitted", _fitted)
         return found
 
     @property
@@ -73,7 +81,12 @@ class Subject:
 
     def priced(self, costs: CostModel) -> "Subject":
         """The same at other costs."""
-        return Subject(self.label, self.model, self.trace, self.calibration, costs, self.policy_costs)
+        return replace(self, costs=costs, _kept={})
+
+
+def _fitted(subject: Subject) -> Adaptive:
+    found = fit_in_sample(subject.calibration, subject.policy_costs)
+    return repriced(found, subject.calibration) if subject.model else found
 
 
 def only(trace: DenseTrace, names: Sequence[str]) -> DenseTrace:
@@ -110,11 +123,14 @@ class Alone:
         return float(self.tokens.sum() / self.seconds.sum())
 
 
-def alone(trace: DenseTrace, costs: CostModel, policy: Policy) -> Alone:
-    """Serve the requests one by one."""
+def alone(trace: DenseTrace, costs: CostModel, policy: Policy, repeating: bool = False) -> Alone:
+    """Serve the requests one by one; ``repeating``: branches repeat the draft tokens that they follow."""
     keys = policy.keys if isinstance(policy, Overlap | Tidar) else ()
     rounds = rounds_of(trace, keys)
-    run = replay(rounds, costs, policy, concurrency=1, order=range(len(trace.requests)))
+    if repeating and isinstance(policy, Overlap):
+        run = repeating_rows(rounds, costs, policy)
+    else:
+        run = replay(rounds, costs, policy, concurrency=1, order=range(len(trace.requests)))
     seconds, prefill = run.steps["seconds"], run.steps["block_size"] == PREFILL_STEP
     owner = np.cumsum(prefill) - 1
     spent = np.bincount(owner, np.where(prefill, 0.0, seconds), len(trace.requests))
@@ -147,17 +163,31 @@ def served(
     policy: Policy,
     concurrency: int,
     batching: str = "bucket",
-    requests: int | None = None,
     rounds: Rounds | None = None,
 ) -> Served:
-    """Serve shuffled requests with so many in flight; more than there are means some twice."""
+    """Serve shuffled requests, each as often as a steady run takes, with so many in flight.
+
+    ``batching`` is one of :mod:`recguide.sim.batching`, or "full": executed batches of so many.
+    """
     rounds = rounds or rounds_of(trace)
-    rng = np.random.default_rng(0)
-    count = requests or len(trace.requests)
-    shuffles = [rng.permutation(len(trace.requests)) for _ in range(-(-count // len(trace.requests)))]
-    order = np.concatenate(shuffles)[:count].tolist()
-    run = replay(rounds, costs, policy, concurrency=concurrency, order=order, batching=BATCHINGS[batching])
+    sizes = len(BLOCK_SIZES) if batching == "full" else 1
+    order = shuffled(len(trace.requests), sizes * EACH_PLACE * concurrency)
+    if batching == "full":
+        if not isinstance(policy, Equation3):
+            raise TypeError("full buckets are for the adaptive policy")
+        run = full_buckets(rounds, costs, policy, concurrency, order, sizes)
+    else:
+        run = replay(rounds, costs, policy, concurrency=concurrency, order=order, batching=BATCHINGS[batching])
     return Served(run, rounds, metrics_of(run, rounds))
+
+
+def shuffled(requests: int, least: int) -> list[int]:
+    """All of the requests in random order, again and again until there are enough."""
+    rng = np.random.default_rng(0)
+    count = max(requests, least)
+    shuffles = [rng.permutation(requests) for _ in range(-(-count // requests))]
+    order: list[int] = np.concatenate(shuffles)[:count].tolist()
+    return order
 
 
 def mean(values: Sequence[float]) -> float:

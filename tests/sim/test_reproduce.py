@@ -72,7 +72,10 @@ def test_every_table_is_computed_and_every_miss_has_its_reason(name: str, study:
         assert found.reasons == REASONS[name]
         assert found.reasons
     kinds = {entry.target.kind for entry in found.entries if entry.target}
-    assert kinds <= {"input", "fitted", "predicted"}
+    assert kinds <= {"input", "fitted", "predicted", "reading"}
+    assert all(
+        entry.target.within is None for entry in found.entries if entry.target and entry.target.kind == "reading"
+    )
     assert name == "fig5" or kinds
     with_recorded = [entry for entry in found.entries if entry.recorded is not None]
     assert with_recorded
