@@ -1,10 +1,8 @@
 """The steps behind `recguide bench sglang`."""
 
+import gzip
 import json
-import subprocess
-import sys
 import tempfile
-import time
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
 from datetime import UTC, datetime
@@ -21,18 +19,26 @@ from recguide.engine.environment import chosen_device, command_line, machine_of
 from recguide.engine.measure_run import trace_identity
 from recguide.engine.policyof import costs_of, policy_of
 from recguide.engine.sglang_client import Asked, Run
+from recguide.engine.sglang_jobs import serve_all
 from recguide.engine.sglang_seen import client_figures, client_run, read_seen, server_figures
-from recguide.engine.sglang_server import Model, arguments_of, model_of
+from recguide.engine.sglang_server import Model, Place, arguments_of, model_of
 from recguide.sim.campaigns import Manifest, PointKey, manifest_of
 from recguide.sim.detailed import detailed
 from recguide.sim.figures import Figures
 from recguide.sim.log import PREFILL_STEP
-from recguide.sim.measurement import ALL, Measurement, name_of, read_measurement, served_path, write_measurement
+from recguide.sim.measurement import (
+    ALL,
+    SUFFIX,
+    Measurement,
+    name_of,
+    read_measurement,
+    served_path,
+    write_measurement,
+)
 from recguide.traces.documents import write_json
 from recguide.traces.files import read_trace, write_trace
 
-LAST_WORDS = 2000
-"""Characters of a failed engine's log that are shown."""
+TRACE = "forced.parquet"
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,35 +48,53 @@ class Bench:
     options: SglangOptions
     model: Model
     load: BenchLoad
+    device: torch.device
     scratch: Path
     session: int
 
 
+@dataclass(frozen=True, slots=True)
+class Job:
+    """One engine, and its runs."""
+
+    name: str
+    folder: Path
+    runs: Sequence[Run]
+    repeats: Sequence[int]
+    """Which repeat of its point each run is."""
+
+    @property
+    def path(self) -> Path:
+        """What its client reads."""
+        return self.folder / "job.json"
+
+
 def run(options: SglangOptions) -> bool:
     """Serve with every engine, and write what was found; gives whether one of them failed."""
-    chosen = chosen_device(options.device)
+    device = chosen_device(options.device)
     model = model_of(options.model, options.adapter)
     load = load_of(options, model.loaded())
-    for name in options.policy:
+    for name, _ in options.policy:
         if name not in BASELINES:
             policy_of(name, options.block_sizes, model.config.name, costs_of(options.profile))
     options.result_dir.mkdir(exist_ok=True)
-    wanted = _wanted(options, model, load, machine_of(chosen))
+    wanted = _wanted(options, model, load, machine_of(device))
     session = manifest_of(options.result_dir, wanted).sessions if wanted.points else 1
     with tempfile.TemporaryDirectory() as scratch:
-        bench = Bench(options, model, load, Path(scratch), session)
+        bench = Bench(options, model, load, device, Path(scratch), session)
         if load.judge is not None:
-            write_trace(load.judge.trace, bench.scratch / "forced.parquet")
-        found = [_engine(bench, name, chosen) for name in options.policy]
-    typer.echo(json.dumps([entry for entries, _ in found for entry in entries], indent=1))
-    return any(failed for _, failed in found)
+            write_trace(load.judge.trace, bench.scratch / TRACE)
+        jobs = [_job(bench, *policy) for policy in options.policy]
+        failed = serve_all(jobs, options.time_limit, options.together)
+        entries = [entry for job in jobs for entry in _entries(bench, job)]
+    typer.echo(json.dumps(entries, indent=1))
+    return failed
 
 
 def _wanted(options: SglangOptions, model: Model, load: BenchLoad, machine: dict[str, str]) -> Manifest:
     """The campaign that our policies' runs make up."""
-    ours = [name for name in options.policy if name not in BASELINES]
-    points = tuple(PointKey(name, ALL, count) for name in ours for count in options.max_concurrency)
-    trace = None if load.judge is None else trace_identity(load.judge.trace)
+    ours = [(name, levels) for name, levels in options.policy if name not in BASELINES]
+    points = tuple(PointKey(name, ALL, count) for name, levels in ours for count in levels)
     setup = {
         "engine": "sglang",
         "model": model.config.name,
@@ -78,37 +102,38 @@ def _wanted(options: SglangOptions, model: Model, load: BenchLoad, machine: dict
         "dtype": options.dtype,
         "gpu": machine["gpu"],
         "acceptance": "model" if load.judge is None else "forced",
-        "trace": trace,
+        "trace": None if load.judge is None else trace_identity(load.judge.trace),
         "batching": options.batching,
     }
     return Manifest(options.repeats, points, setup)
 
 
-def _engine(bench: Bench, name: str, device: torch.device) -> tuple[list[dict[str, Any]], bool]:
-    """All runs of one engine; whether it failed, too."""
-    folder = bench.scratch / str(bench.options.policy.index(name))
+def _job(bench: Bench, name: str, levels: Sequence[int]) -> Job:
+    """Everything that an engine's client reads, in a folder of its own."""
+    names = [policy for policy, _ in bench.options.policy]
+    folder = bench.scratch / str(names.index(name))
     folder.mkdir()
-    job = folder / "job.json"
-    runs = list(_runs(bench, folder))
-    engine = arguments_of(bench.options, bench.model, bench.load, name, device, folder, bench.scratch)
-    load = [asdict(asked) for asked in _asked(bench)]
-    content = {"engine": engine, "load": load, "stream": bench.options.stream, "runs": [asdict(each) for each in runs]}
-    write_json(job, content)
-    started = time.monotonic()
-    failed = _serve(job, folder / "log.txt", bench.options.time_limit, name)
-    typer.echo(f"{name}: {time.monotonic() - started:.0f} s", err=True)
-    done = [number for number, each in enumerate(runs) if Path(each.result).exists()]
-    return [_entry(bench, name, folder, runs, number, device) for number in done], failed
+    pairs = [(repeat, level) for repeat in range(1, bench.options.repeats + 1) for level in levels]
+    runs = [_run(bench, folder, level, repeat) for repeat, level in pairs]
+    place = Place(bench.device, max(levels), folder, bench.scratch / TRACE)
+    content = {
+        "engine": arguments_of(bench.options, bench.model, bench.load, name, place),
+        "load": [asdict(asked) for asked in _asked(bench)],
+        "stream": bench.options.stream,
+        "runs": [asdict(each) for each in runs],
+        "turn": str(bench.scratch / "turn"),
+    }
+    job = Job(name, folder, runs, [repeat for repeat, _ in pairs])
+    write_json(job.path, content)
+    return job
 
 
-def _runs(bench: Bench, folder: Path) -> Iterator[Run]:
+def _run(bench: Bench, folder: Path, concurrency: int, repeat: int) -> Run:
     options = bench.options
-    for repeat in range(options.repeats):
-        for concurrency in options.max_concurrency:
-            count = max(options.requests_each * concurrency, options.least_requests)
-            rows = [row % len(bench.load) for row in range(count)]
-            warmups = min(count, options.warmups_each * concurrency)
-            yield Run(concurrency, rows, warmups, str(folder / f"seen-{concurrency}-{repeat + 1}.json"))
+    count = max(options.requests_each * concurrency, options.least_requests)
+    rows = [row % len(bench.load) for row in range(count)]
+    warmups = min(count, options.warmups_each * concurrency)
+    return Run(concurrency, rows, warmups, str(folder / f"seen-{concurrency}-{repeat}.json"))
 
 
 def _asked(bench: Bench) -> Iterator[Asked]:
@@ -123,48 +148,37 @@ def _asked(bench: Bench) -> Iterator[Asked]:
         yield Asked([int(token) for token in prompt], sampling)
 
 
-def _serve(job: Path, log: Path, limit: float, name: str) -> bool:
-    """Run a client with its engine; whether that failed."""
-    command = [sys.executable, "-m", "recguide.engine.sglang_client", str(job)]
-    with log.open("w") as output:
-        try:
-            code = subprocess.run(command, stdout=output, stderr=output, timeout=limit, check=False).returncode
-        except subprocess.TimeoutExpired:
-            typer.echo(f"{name}: stopped after {limit:g} s", err=True)
-            return True
-    if code:
-        typer.echo(f"{name}: failed with {code}\n{log.read_text()[-LAST_WORDS:]}", err=True)
-    return code != 0
+def _entries(bench: Bench, job: Job) -> Iterator[dict[str, Any]]:
+    """The figures of an engine's runs, as far as it came."""
+    for number, served in enumerate(job.runs):
+        if Path(served.result).exists():
+            yield _entry(bench, job, number)
 
 
-def _entry(
-    bench: Bench, name: str, folder: Path, runs: Sequence[Run], number: int, device: torch.device
-) -> dict[str, Any]:
+def _entry(bench: Bench, job: Job, number: int) -> dict[str, Any]:
     """The figures of a run, which are written."""
-    served, options = runs[number], bench.options
-    repeat = 1 + number // len(options.max_concurrency)
+    served, repeat, options = job.runs[number], job.repeats[number], bench.options
     seen = read_seen(Path(served.result))
     errors = [each.error for each in seen if each.error]
-    document: dict[str, Any] = {**_about(bench, name, device), "repeat": repeat, "failed": len(errors)}
+    document: dict[str, Any] = {**_about(bench, job.name), "repeat": repeat, "failed": len(errors)}
     document["errors_told"] = sorted(set(errors))
     if len(errors) == len(seen):
         return document
     client = client_run(seen, [len(prompt) for prompt in bench.load.prompts], served.concurrency)
     document |= client_figures(client, Figures(), options.stream)
-    verified = sum(each.verified for each in seen)
-    if verified:
+    if verified := sum(each.verified for each in seen):
         tokens = sum(each.tokens[-1] - 1 for each in seen if each.tokens)
         document |= {"num_rounds": verified, "accept_length": tokens / verified}
     # the log has a run of warm-ups in front of each
-    logged = folder / "log" / f"run-{2 * number + 2:04d}.json.gz"
+    logged = job.folder / "log" / f"run-{2 * number + 2:04d}.json.gz"
     if logged.exists():
-        document |= _kept(bench, name, served, repeat, logged)
-    path = options.result_dir / name_of(name, ALL, served.concurrency, repeat).replace(".json.gz", ".figures.json")
+        document |= _kept(bench, job.name, served, repeat, logged)
+    path = options.result_dir / name_of(job.name, ALL, served.concurrency, repeat).replace(SUFFIX, ".figures.json")
     write_json(path, detailed(client, document))
     return document
 
 
-def _about(bench: Bench, name: str, device: torch.device) -> dict[str, Any]:
+def _about(bench: Bench, name: str) -> dict[str, Any]:
     options, judge = bench.options, bench.load.judge
     return {
         "date": datetime.now(UTC).strftime("%Y%m%d-%H%M%S"),
@@ -181,7 +195,7 @@ def _about(bench: Bench, name: str, device: torch.device) -> dict[str, Any]:
         "adapter": options.adapter,
         "dtype": options.dtype,
         "streamed": options.stream,
-        **machine_of(device),
+        **machine_of(bench.device),
         **_versions(),
         "command": command_line(),
     }
@@ -206,7 +220,7 @@ def _kept(bench: Bench, name: str, served: Run, repeat: int, logged: Path) -> di
         origin={**measured.about.origin, "weights_sha256": bench.model.weights_sha256, "command": command_line()},
     )
     path = options.result_dir / about.name
-    figures = json_figures(logged)
+    figures = figures_in(logged)
     run = replace(measured.run, concurrency=served.concurrency)
     write_measurement(path, replace(measured, about=about, run=run), figures)
     if served_path(logged).exists():
@@ -214,10 +228,8 @@ def _kept(bench: Bench, name: str, served: Run, repeat: int, logged: Path) -> di
     return {**server_figures(figures), **host_times(measured), "measurement": path.name}
 
 
-def json_figures(logged: Path) -> dict[str, Any]:
+def figures_in(logged: Path) -> dict[str, Any]:
     """The figures of a measurement, without its lists."""
-    import gzip
-
     document = json.loads(gzip.decompress(logged.read_bytes()))
     return {name: value for name, value in document.items() if not isinstance(value, list | dict)}
 

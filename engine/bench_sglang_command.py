@@ -20,8 +20,8 @@ class SglangOptions:
 
     model: str
     adapter: str | None
-    policy: tuple[str, ...]
-    """Of ours, and of ``BASELINES``."""
+    policy: tuple[tuple[str, tuple[int, ...]], ...]
+    """Of ours, and of ``BASELINES``; and how many requests are in flight in each run."""
     profile: str | None
     batching: str
     block_sizes: tuple[int, ...]
@@ -30,7 +30,6 @@ class SglangOptions:
     output_len: int
     force_acceptance: str | None
     num_prompts: int | None
-    max_concurrency: tuple[int, ...]
     requests_each: int
     least_requests: int
     warmups_each: int
@@ -42,8 +41,10 @@ class SglangOptions:
     stream: bool
     arguments: dict[str, Any]
     """SGLang's own."""
+    together: bool
+    """Whether all engines start at once; they serve one after the other all the same."""
     time_limit: float
-    """Seconds of each engine, its start included."""
+    """Seconds of each engine, its start included; of all of them where they start together."""
     result_dir: Path
     dtype: str
     device: str
@@ -53,7 +54,10 @@ def sglang(
     model: Annotated[str, typer.Argument(help="smollm2-135m, a named shape with random weights, a directory or an id")],
     result_dir: Annotated[Path, typer.Option(help="where results go, a campaign for `recguide validate`")],
     policy: Annotated[
-        list[str] | None, typer.Option(help="name and options, docs/policies.md; sglang:ar, sglang:ngram; repeatable")
+        list[str] | None,
+        typer.Option(
+            help="as in docs/policies.md, or sglang:ar, sglang:ngram; NAME@C,C has its own concurrencies; repeatable"
+        ),
     ] = None,
     adapter: Annotated[str | None, typer.Option(help="adapter file, PEFT folder, or a shipped one's name")] = None,
     profile: Annotated[str | None, typer.Option(help="of this GPU and model, for policies that look at costs")] = None,
@@ -83,6 +87,10 @@ def sglang(
     argument: Annotated[
         list[str] | None, typer.Option("--set", help="an argument of SGLang's, NAME=VALUE in JSON; repeatable")
     ] = None,
+    together: Annotated[
+        bool,
+        typer.Option("--together", help="start all engines at once, where the GPU has room; each serves in its turn"),
+    ] = False,
     time_limit: Annotated[float, typer.Option(min=1, help="seconds of each engine, its start included")] = 3600.0,
     dtype: Annotated[str, typer.Option(help="fp32 or bf16")] = "bf16",
     device: Annotated[str, typer.Option(help="auto, cpu or cuda")] = "auto",
@@ -98,10 +106,10 @@ def sglang(
     require(result_dir.parent.is_dir(), "--result-dir", str(result_dir), "a path in a folder that is there")
     given = locals()
     fields = {name: given[name] for name in SglangOptions.__dataclass_fields__ if name in given}
-    fields["policy"] = tuple(policy or ("sglang:ar", "fixed:16"))
+    levels = whole_numbers(max_concurrency, "--max-concurrency")
+    fields["policy"] = tuple(_point(text, levels) for text in policy or ("sglang:ar", "fixed:16"))
     fields["dataset_path"] = tuple(dataset_path or ())
     fields["block_sizes"] = parse_block_sizes(block_sizes)
-    fields["max_concurrency"] = whole_numbers(max_concurrency, "--max-concurrency")
     fields["arguments"] = dict(_argument(text) for text in argument or ())
     options = SglangOptions(**fields)
     _check_together(options)
@@ -117,11 +125,19 @@ def _check_together(options: SglangOptions) -> None:
     beside = {"--dataset-path": options.dataset_path, "--ignore-eos": options.ignore_eos}
     for name, value in {**beside, "--temperature": options.temperature}.items():
         require(not (forced and value), name, "beside --force-acceptance", "one of them")
-    for name in options.policy:
-        require(
-            name in BASELINES or not name.startswith("sglang:"), "--policy", name, f"{', '.join(BASELINES)}, or ours"
-        )
-    require(len(set(options.policy)) == len(options.policy), "--policy", list(options.policy), "each one once")
+    names = [name for name, _ in options.policy]
+    for name in names:
+        known = name in BASELINES or not name.startswith("sglang:")
+        require(known, "--policy", name, f"{', '.join(BASELINES)}, or one of ours")
+    require(len(set(names)) == len(names), "--policy", names, "each one once")
+
+
+def _point(text: str, levels: tuple[int, ...]) -> tuple[str, tuple[int, ...]]:
+    """A policy, and its own concurrencies where it names some: ``fixed:16@1,8``."""
+    name, at, own = text.rpartition("@")
+    if not at or not own.replace(",", "").isdecimal():
+        return text, levels
+    return name, whole_numbers(own, "--policy")
 
 
 def _argument(text: str) -> tuple[str, Any]:

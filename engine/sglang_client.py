@@ -4,10 +4,12 @@ A process of its own for each engine, so that every one finds the GPU empty. Wha
 """
 
 import asyncio
+import fcntl
 import json
 import sys
 import time
 from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -15,6 +17,8 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from sglang import Engine
 
+READY, GO, POLL_S = "ready", "go", 0.05
+"""Files beside the job: the engine has started, and it may serve; and how often is looked for the second."""
 PATIENCE_S = 20.0
 """How long SGLang may take to find out that nobody is served any more."""
 
@@ -110,26 +114,43 @@ def _note(each: Seen, part: dict[str, Any], now: float) -> None:
     each.verified = int(meta.get("spec_verify_ct") or 0)
 
 
+@contextmanager
+def turn(path: Path) -> Iterator[None]:
+    """Wait until no other process has its turn at this file, and have it."""
+    with path.open("w") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        yield
+
+
 def main(path: Path) -> None:
-    """Start the engine of a job, and serve its runs one after the other."""
+    """Start the engine of a job, and serve its runs one after the other, while no other engine serves."""
     import sglang
 
     job = json.loads(path.read_text(encoding="utf-8"))
     load = [Asked(**asked) for asked in job["load"]]
     engine = sglang.Engine(**job["engine"])
     try:
-        client = Client(engine, load, job["stream"])
-        for run in (Run(**each) for each in job["runs"]):
-            client.serve(run.rows[: run.warmups], run.concurrency)
-            client.flush()
-            seen = client.serve(run.rows, run.concurrency)
-            client.flush()
-            # beside it and then in its place, so that a file which is there is whole
-            Path(run.result + ".part").write_text(json.dumps([asdict(each) for each in seen]), encoding="utf-8")
-            Path(run.result + ".part").replace(run.result)
-            print(f"{run.result}: {len(seen)} requests", flush=True)
+        print(f"{time.strftime('%T')} ready", flush=True)
+        (path.parent / READY).touch()
+        while not (path.parent / GO).exists():
+            time.sleep(POLL_S)
+        with turn(Path(job["turn"])):
+            for run in (Run(**each) for each in job["runs"]):
+                measure(Client(engine, load, job["stream"]), run)
     finally:
         engine.shutdown()
+
+
+def measure(client: Client, run: Run) -> None:
+    """Warm up, serve, and write what was seen."""
+    client.serve(run.rows[: run.warmups], run.concurrency)
+    client.flush()
+    seen = client.serve(run.rows, run.concurrency)
+    client.flush()
+    # beside it and then in its place, so that a file which is there is whole
+    Path(run.result + ".part").write_text(json.dumps([asdict(each) for each in seen]), encoding="utf-8")
+    Path(run.result + ".part").replace(run.result)
+    print(f"{time.strftime('%T')} {run.result}: {len(seen)} requests", flush=True)
 
 
 if __name__ == "__main__":

@@ -68,9 +68,19 @@ def _cache(name: str) -> Path:
     return folder
 
 
-def arguments_of(
-    options: "SglangOptions", model: Model, load: BenchLoad, name: str, device: torch.device, folder: Path, shared: Path
-) -> dict[str, Any]:
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Where an engine runs, and how much of it there is."""
+
+    device: torch.device
+    most_running: int
+    folder: Path
+    """Its own."""
+    trace: Path
+    """That acceptance is forced from."""
+
+
+def arguments_of(options: "SglangOptions", model: Model, load: BenchLoad, name: str, place: Place) -> dict[str, Any]:
     """What an engine is started with: for our policies those of the plugin, for baselines SGLang's own."""
     longest = options.max_model_len or load.longest(options.block_sizes[-1])
     common = {
@@ -78,7 +88,7 @@ def arguments_of(
         "skip_tokenizer_init": True,
         "dtype": DTYPES[options.dtype],
         "context_length": min(longest, model.config.max_context),
-        "max_running_requests": max(options.max_concurrency),
+        "max_running_requests": place.most_running,
         # measured runs are replayed without reused prefixes
         "disable_radix_cache": True,
         "grammar_backend": "none",
@@ -86,14 +96,14 @@ def arguments_of(
         "load_format": "dummy" if model.drawn else "auto",
         "log_level": "error",
         "random_seed": options.seed,
-        **_of_device(options, device),
+        **_of_device(place),
     }
-    own = BASELINE[name] if name in BASELINE else _of_plugin(options, model, load, name, device, folder, shared)
+    own = BASELINE[name] if name in BASELINE else _of_plugin(options, model, load, name, place)
     return {**common, **options.arguments, **own}
 
 
-def _of_device(options: "SglangOptions", device: torch.device) -> dict[str, Any]:
-    if device.type == "cpu":
+def _of_device(place: Place) -> dict[str, Any]:
+    if place.device.type == "cpu":
         return {
             "device": "cpu",
             "attention_backend": "torch_native",
@@ -101,25 +111,23 @@ def _of_device(options: "SglangOptions", device: torch.device) -> dict[str, Any]
             "mem_fraction_static": 0.1,
             "max_total_tokens": 16384,
         }
-    return {"cuda_graph_max_bs_decode": max(options.max_concurrency), "cuda_graph_backend_prefill": "disabled"}
+    return {"cuda_graph_max_bs_decode": place.most_running, "cuda_graph_backend_prefill": "disabled"}
 
 
-def _of_plugin(
-    options: "SglangOptions", model: Model, load: BenchLoad, name: str, device: torch.device, folder: Path, shared: Path
-) -> dict[str, Any]:
+def _of_plugin(options: "SglangOptions", model: Model, load: BenchLoad, name: str, place: Place) -> dict[str, Any]:
     told: dict[str, Any] = {
         "policy": name,
         "block_sizes": list(options.block_sizes),
         "batching": options.batching,
-        "log": str(folder / "log"),
+        "log": str(place.folder / "log"),
     }
     if options.profile is not None:
         told["profile"] = options.profile
     if load.judge is not None:
-        told["forced_trace"] = str(shared / "forced.parquet")
+        told["forced_trace"] = str(place.trace)
     return {
         "speculative_algorithm": "RECGUIDE",
         "speculative_adaptive_config": json.dumps(told),
         "speculative_draft_model_path": model.adapter,
-        **({} if device.type == "cpu" else {"attention_backend": "recguide", "page_size": PAGE_SIZE}),
+        **({} if place.device.type == "cpu" else {"attention_backend": "recguide", "page_size": PAGE_SIZE}),
     }

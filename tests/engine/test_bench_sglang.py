@@ -17,7 +17,7 @@ from recguide.engine.loading import LoadedModel
 from recguide.engine.requests import Wish
 from recguide.engine.sglang_client import Seen
 from recguide.engine.sglang_seen import client_figures, client_run
-from recguide.engine.sglang_server import arguments_of, model_of
+from recguide.engine.sglang_server import Place, arguments_of, model_of
 from recguide.engine.shapes import random_decoder
 from recguide.sim.figures import Figures
 
@@ -25,7 +25,8 @@ from recguide.sim.figures import Figures
 @pytest.fixture
 def options(tmp_path: Path) -> SglangOptions:
     """Of two engines on a GPU."""
-    fields = {"model": "m", "policy": ("sglang:ar", "fixed:8"), "block_sizes": (4, 8), "max_concurrency": (1, 4)}
+    policy = (("sglang:ar", (1, 4)), ("fixed:8", (1, 4)))
+    fields = {"model": "m", "policy": policy, "block_sizes": (4, 8)}
     rest = dict.fromkeys(set(SglangOptions.__dataclass_fields__) - set(fields))
     given = {"arguments": {"attention_backend": "fa3", "tp_size": 2}, "dtype": "bf16", "seed": 3, "batching": "bucket"}
     return SglangOptions(**{**rest, **fields, **given, "result_dir": tmp_path})  # type: ignore[arg-type]
@@ -42,8 +43,8 @@ def test_baselines_get_no_argument_of_the_plugin_and_ours_get_its_backend(
     options: SglangOptions, folder: Path, tmp_path: Path
 ) -> None:
     model, load = model_of(str(folder), None), BenchLoad([[1, 5]], [Wish(20)], None)
-    gpu = torch.device("cuda")
-    own, ours = (arguments_of(options, model, load, name, gpu, tmp_path, tmp_path) for name in options.policy)
+    place = Place(torch.device("cuda"), 4, tmp_path, tmp_path / "forced.parquet")
+    own, ours = (arguments_of(options, model, load, name, place) for name, _ in options.policy)
     assert own["attention_backend"] == "fa3"
     assert ours["attention_backend"] == "recguide"
     assert own.keys() - ours.keys() == set()
@@ -58,10 +59,9 @@ def test_baselines_get_no_argument_of_the_plugin_and_ours_get_its_backend(
 def test_a_shape_is_drawn_by_sglang(options: SglangOptions, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("RECGUIDE_CACHE", str(tmp_path))
     model = model_of("nld-8b", None)
-    arguments = arguments_of(
-        replace(options, max_model_len=512), model, BenchLoad([], [], None), "sglang:ar", torch.device("cpu"), tmp_path,
-        tmp_path,
-    )  # fmt: skip
+    place = Place(torch.device("cpu"), 1, tmp_path, tmp_path / "forced.parquet")
+    load = BenchLoad([], [], None)
+    arguments = arguments_of(replace(options, max_model_len=512), model, load, "sglang:ar", place)
     assert arguments["load_format"] == "dummy"
     assert (Path(arguments["model_path"]) / "linear_spec_lora" / "adapter_config.json").exists()
 
@@ -104,6 +104,7 @@ def test_answers_that_came_whole_have_no_first_token() -> None:
         (["--force-acceptance", "t", "--ignore-eos"], "--ignore-eos"),
         (["--max-concurrency", "8,1"], "--max-concurrency"),
         (["--policy", "oracle", "--device", "cpu"], "knows the future"),
+        (["--policy", "fixed:8@8,1"], "--policy: found '8,1'"),
     ],
 )
 def test_what_cannot_be_is_refused_before_an_engine_starts(

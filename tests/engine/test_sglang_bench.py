@@ -30,7 +30,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def test_runs_are_measured_kept_and_replayed(recguide: Recguide, folder: Path) -> None:
-    policies = ("--policy", "sglang:ar", "--policy", POLICY)
+    policies = ("--policy", "sglang:ar", "--policy", POLICY, "--together")
     done = recguide(
         "bench", "sglang", TOY, "--result-dir", folder, *policies, *LOAD, "--dtype", "fp32", "--device", "cpu"
     )
