@@ -13,7 +13,7 @@ from sglang.srt.model_executor.forward_batch_info import CaptureHiddenMode, Forw
 from sglang.srt.model_executor.forward_context import ForwardContext, forward_context
 from torch import Tensor
 
-from recguide.engine.forwards import Forwards
+from recguide.engine.forwards import CUTS, Forwards
 from recguide.engine.inputs import Inputs, Shape
 from recguide.engine.model import Decoder, Draft, ModelConfig
 from recguide.engine.pages import PagedCache
@@ -88,7 +88,7 @@ class SglangForwards(Forwards):
     def _batch(self, inputs: PooledInputs) -> ForwardBatch:
         """SGLang's description of the forward."""
         positions = inputs["positions"].long()
-        told = BlockForward(inputs.rows, inputs["gate"].bool(), inputs.shape.draft, positions)
+        told = BlockForward(inputs.rows, inputs["gate"].bool(), inputs.shape.draft, positions, self._attended)
         return ForwardBatch(
             forward_mode=ForwardMode.TARGET_VERIFY,
             batch_size=inputs.shape.requests,
@@ -101,6 +101,11 @@ class SglangForwards(Forwards):
             spec_info=told,
             capture_hidden_mode=CaptureHiddenMode.NULL,
         )
+
+    def _attended(self, layer: int) -> None:
+        """A graph may end here, so that the device begins with it while the host launches the next one."""
+        if self._cut is not None and layer in CUTS:
+            self._cut()
 
     def _ids(self, inputs: Inputs) -> Tensor:
         """The tokens: as they were sent, or the best ones of the forward before."""

@@ -4,7 +4,7 @@ SGLang keeps, for every request, a row of slots of the pool, ``req_to_token``; t
 set aside for the widest forward there is. So the host sends rows and places, and the device looks up the slots.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
@@ -12,9 +12,10 @@ import torch
 from sglang.srt.speculative.spec_info import SpecInput, SpecInputType
 from torch import Tensor
 
+from recguide.engine.batches import Batch, Fill, Frame
 from recguide.engine.inputs import Inputs, Shape
 from recguide.engine.pages import PagedCache
-from recguide.engine.planning import Piece
+from recguide.engine.requests import Live
 from recguide.engine.sglang_requests import SglangLive
 from recguide.kernels.layouts import Rows
 from recguide.sim.rounds import Ints
@@ -36,11 +37,15 @@ class PooledInputs(Inputs):
         known = super().sizes(shape)
         return {**{name: size for name, size in known.items() if name not in ("slots", "table")}, **own}
 
-    def _put_pages(self, pieces: Sequence[Piece], cache: PagedCache, lens: Sequence[int] | Ints, place: Ints) -> None:
-        """Whose row each token is in, and where in that row."""
-        self._set("owner", np.repeat(np.arange(len(pieces)), lens), 0)
+    def _put_frame(self, frame: Frame, fill: Fill | None) -> None:
+        """What stays as it is, and whose each token is."""
+        super()._put_frame(frame, fill)
+        self._set("owner", frame.owner, 0)
+
+    def _put_pages(self, batch: Batch, cache: PagedCache, lens: Ints, place: Ints) -> None:
+        """The row of each request, and where in it each token is."""
         self._set("place", place, -1)
-        self._set("pool", np.array([place_of(piece) for piece in pieces]), 0)
+        self._set("pool", np.array([pool_of(live) for live in batch.lives]), 0)
 
     @property
     def slots(self) -> Tensor:
@@ -57,10 +62,10 @@ class PooledInputs(Inputs):
         return Rows(self["indptr"], self["prefix"], table // self.page_size, self["visible"])
 
 
-def place_of(piece: Piece) -> int:
-    """The row of ``req_to_token`` that is its request's."""
-    assert isinstance(piece.live, SglangLive)
-    return piece.live.pool
+def pool_of(live: Live) -> int:
+    """The row of ``req_to_token`` that is a request's."""
+    assert isinstance(live, SglangLive)
+    return live.pool
 
 
 @dataclass
@@ -78,6 +83,8 @@ class BlockForward(SpecInput):
     """Which tokens are: "all", "some" or "none"; the same for every forward of a shape."""
     positions: Tensor
     """Int64 [tokens]"""
+    attended: Callable[[int], None]
+    """To be called behind the attention of every layer, with its number."""
 
     def __post_init__(self) -> None:
         # plugins cannot add a kind; this one is a verify whose layout nobody else looks at

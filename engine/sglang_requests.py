@@ -50,8 +50,7 @@ def attach(req: "Req", number: int) -> SglangLive:
 
 
 def synced(req: "Req", live: SglangLive) -> SglangLive:
-    """Its state with what SGLang has changed: its place, its output limit, and its output where that was cut."""
-    live.pool = int(req.req_pool_idx)
+    """Its state with what SGLang has changed: its output limit, and its output where that was cut."""
     if len(live.tokens) != len(req.output_ids):
         # after a retraction, or where a stop string was found
         del live.entropies[len(req.output_ids) :]

@@ -5,10 +5,11 @@ verifies. Those who take no part emit nothing and wait.
 """
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 
+from recguide.engine.forwards import CAPTURE_AFTER
 from recguide.engine.outcomes import Change, apply
-from recguide.engine.requests import Live
+from recguide.engine.requests import Live, Roster
 from recguide.engine.runlog import RunLog
 from recguide.engine.scores import Scores, is_broken
 from recguide.engine.served import ServedRun
@@ -85,6 +86,21 @@ class ScheduledRounds:
         self._done(changes, work, started, 0.0, None)
         return changes
 
+    def prepare(self, nobody: Live, counts: Iterable[int]) -> int:
+        """Run a round of every kind for so many requests each, so that the graphs are there; gives how many ran.
+
+        All of them are ``nobody``'s, and nothing is in the log.
+        """
+        count, self.setup.forwards.capture_after = 0, 1
+        for requests in counts:
+            for planned in self.way.rehearse([nobody] * requests):
+                self.way.run(planned)
+                self.way.draft_seconds(planned, 0.0)
+                count += 1
+        self.setup.forwards.spent()
+        self.setup.forwards.capture_after = CAPTURE_AFTER
+        return count
+
     def start(self, lives: Sequence[Live]) -> None:
         """A prefill takes up these requests, or parts of them."""
         self.log.start(lives, self.now)
@@ -99,12 +115,11 @@ class ScheduledRounds:
         return changes
 
     def _step(self, running: Sequence[Live]) -> list[Change]:
-        started, number = self.now, self.log.totals.steps
-        planned = self.way.plan(running, number)
+        started, lives = self.now, Roster()
+        # where they stand is asked for more than once
+        lives.extend(running)
+        planned = self.way.plan(lives, self.log.totals.steps)
         changes = self.way.run(planned)
-        for change in changes:
-            if change.tokens:
-                change.live.ran = number + 1
         seconds = self.now - started
         self._done(changes, planned.work, started, self.way.draft_seconds(planned, seconds), planned)
         return changes
@@ -112,7 +127,7 @@ class ScheduledRounds:
     def _done(self, changes: list[Change], work: Work, started: float, draft_s: float, planned: Planned | None) -> None:
         """Let requests be what the step made of them, and keep what there is to be kept."""
         seconds = self.now - started
-        apply(changes, None if planned is None else self.signal)
+        apply(changes, None if planned is None else self.signal, self.log.totals.steps + 1)
         if planned is not None:
             self.way.told(planned, changes, seconds)
         device = (draft_s, *self.setup.forwards.spent())

@@ -12,15 +12,17 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import sglang
 import torch
-from sglang.srt.distributed import get_tensor_model_parallel_rank, get_tensor_model_parallel_world_size
 from sglang.srt.managers.schedule_batch import FINISH_ABORT
 from sglang.srt.managers.utils import GenerationBatchResult
+from sglang.srt.runtime_context import get_parallel
 from sglang.srt.speculative.base_spec_worker import BaseSpecWorker
 from torch import Tensor
 
 from recguide.engine.forced import Forced
+from recguide.engine.inputs import counts_up_to
 from recguide.engine.model import ModelConfig
 from recguide.engine.outcomes import Change
+from recguide.engine.requests import Wish
 from recguide.engine.runlog import prefill_work
 from recguide.engine.sglang_forwards import SglangBackbone, SglangForwards
 from recguide.engine.sglang_inputs import Carried
@@ -39,6 +41,7 @@ if TYPE_CHECKING:
     from sglang.srt.server_args import ServerArgs
 
 FAILED = 500
+MANY = 1_000_000
 
 
 class RecGuideWorker(BaseSpecWorker):
@@ -68,7 +71,7 @@ class RecGuideWorker(BaseSpecWorker):
     def init_cuda_graphs(self) -> None:
         """Everything else is there by now: get ready to serve."""
         runner, options = self._target_worker.model_runner, self.plan.options
-        backbone = SglangBackbone(runner, shape_of(runner, self.arguments), get_tensor_model_parallel_world_size())
+        backbone = SglangBackbone(runner, shape_of(runner, self.arguments), get_parallel().tp_size)
         graphs = options.cuda_graphs and not self.arguments.disable_cuda_graph
         self.forwards = SglangForwards(backbone, runner.page_size, graphs)
         trace, context = self.plan.trace, runner.model_config.context_len
@@ -78,6 +81,8 @@ class RecGuideWorker(BaseSpecWorker):
         setup = Setup(self.forwards, judge, self.plan.block_sizes, context)
         keep = options.log is not None
         self.rounds = ScheduledRounds(setup, self.plan.policy, batching_named(options.batching), keep)
+        if self.forwards.graphs:
+            self.rounds.prepare(nobody(), counts_up_to(runner.max_running_requests))
 
     def arrived(self, req: "Req") -> SglangLive:
         """A request has come in; InputError where it cannot be served, and is to end without an answer."""
@@ -102,7 +107,7 @@ class RecGuideWorker(BaseSpecWorker):
 
     def _prefill(self, batch: "ScheduleBatch") -> GenerationBatchResult:
         rounds = self.rounds
-        started, lives = rounds.now, [self._live(req) for req in batch.reqs]
+        started, lives = rounds.now, self._lives(batch)
         rounds.start(lives)
         # without sampling, which is ours
         result = self._target_worker.forward_batch_generation(batch, is_verify=True)
@@ -120,7 +125,7 @@ class RecGuideWorker(BaseSpecWorker):
         return result
 
     def _decode(self, batch: "ScheduleBatch") -> GenerationBatchResult:
-        lives = [synced(req, self._live(req)) for req in batch.reqs]
+        lives = [synced(req, live) for req, live in zip(batch.reqs, self._lives(batch), strict=True)]
         changes = {change.live.number: change for change in self.rounds.step(lives)}
         tokens = [self._tokens(req, changes.get(live.number)) for req, live in zip(batch.reqs, lives, strict=True)]
         ids, lens = stacked(tokens)
@@ -141,11 +146,12 @@ class RecGuideWorker(BaseSpecWorker):
             return (0,)
         return change.tokens
 
-    def _live(self, req: "Req") -> SglangLive:
-        live = live_of(req) or self.arrived(req)
-        if req.req_pool_idx is not None:
-            live.pool = int(req.req_pool_idx)
-        return live
+    def _lives(self, batch: "ScheduleBatch") -> list[SglangLive]:
+        """The requests of a batch, each with its place in SGLang's tables."""
+        lives = [live_of(req) or self.arrived(req) for req in batch.reqs]
+        for live, pool in zip(lives, batch.req_pool_indices_cpu.tolist(), strict=True):
+            live.pool = pool
+        return lives
 
     def told(self, reqs: Sequence["Req"]) -> None:
         """SGLang has looked at what a step emitted: requests may have ended for reasons of its own."""
@@ -157,7 +163,7 @@ class RecGuideWorker(BaseSpecWorker):
         """SGLang flushes its cache, which it does when nobody is served: time to write the log, and start anew."""
         if self.plan.options.log is None:
             return
-        if self.rounds.log.totals.steps and get_tensor_model_parallel_rank() == 0:
+        if self.rounds.log.totals.steps and get_parallel().tp_rank == 0:
             write_run(Path(self.plan.options.log), self.rounds, self.plan, self.forwards, self._told())
         self.rounds.restart()
 
@@ -168,6 +174,11 @@ class RecGuideWorker(BaseSpecWorker):
             command = f"{command} --speculative-adaptive-config {shlex.quote(args.speculative_adaptive_config)}"
         chunk = args.chunked_prefill_size
         return Server(command, chunk if chunk and chunk > 0 else args.max_prefill_tokens)
+
+
+def nobody() -> SglangLive:
+    """Who forwards are rehearsed for: its row of ``req_to_token`` is nobody's yet, and names the slot for waste."""
+    return SglangLive(0, [0, 0], Wish(MANY), frozenset(), MANY, tokens=[0])
 
 
 def shape_of(runner: "ModelRunner", arguments: "ServerArgs") -> ModelConfig:
@@ -204,7 +215,7 @@ def stacked(tokens: Sequence[Sequence[int]]) -> tuple[Tensor, Tensor]:
 
 def _work_of(batch: "ScheduleBatch") -> Work:
     """A prefill as the simulator counts it."""
-    context = sum(len(req.prefix_indices) for req in batch.reqs)
+    context = sum(batch.prefix_lens or ())
     return prefill_work(int(batch.extend_num_tokens or 0), len(batch.reqs), context)
 
 

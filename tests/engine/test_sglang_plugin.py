@@ -1,6 +1,8 @@
 """How SGLang finds the plugin, that it hooks what it says, and that trouble is told to whoever asks for RECGUIDE."""
 
+import importlib.util
 from importlib.metadata import entry_points
+from typing import Any
 
 import pytest
 from sglang_env import ENGINE_ARGS, PRESENT
@@ -29,6 +31,15 @@ def arguments(**changes: object) -> ServerArgs:
     return ServerArgs(**{**ENGINE_ARGS, "speculative_algorithm": "recguide", **changes})
 
 
+def resolved(args: ServerArgs) -> Any:
+    """The arguments with what validators have set, which later versions keep apart."""
+    if importlib.util.find_spec("sglang.srt.arg_groups.model_override_base") is None:
+        return args
+    from sglang.srt.arg_groups.model_override_base import resolving_view
+
+    return resolving_view(args)
+
+
 def test_sglang_finds_it_by_its_entry_point() -> None:
     (found,) = entry_points(group="sglang.srt.plugins", name="recguide")
     assert found.load() is sglang_plugin.register
@@ -50,7 +61,7 @@ def test_it_answers_whatever_the_scheduler_asks_of_an_algorithm() -> None:
 
 
 def test_the_width_of_forwards_follows_from_the_policy() -> None:
-    args = arguments(speculative_adaptive_config="overlap:B=8")
+    args = resolved(arguments(speculative_adaptive_config="overlap:B=8"))
     assert args.speculative_num_draft_tokens == 32
     assert args.disable_overlap_schedule
 
