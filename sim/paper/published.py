@@ -153,6 +153,13 @@ SHORTER_HOLDS = {(8, 32, 8): 94.31, (16, 32, 16): 94.04, (8, 16, 8): 95.72, (16,
 which the shorter one (first) was, too."""
 CONFIDENCE = {"accepted": 0.954, "first rejected": 0.569}
 """Repository, 8B: mean confidence of draft tokens, B = 16."""
+PERSISTENCE = {
+    1: {8: 38.30, 16: 48.20, 32: 54.43},
+    2: {8: 39.79, 16: 50.98, 32: 58.96},
+    4: {8: 39.98, 16: 52.13, 32: 61.63},
+}
+"""Repository, the rounds of ``SAME_STATE``: Pearson's correlation, times 100, of the mean acceptance length of the last
+so many rounds (B = 16) with that of the next one at 8, 16, 32."""
 ADAPTER_ROUNDS = (30, 37)
 """Repository, 8B: rounds at B = 16 of the same two GSM8K answers, drafted with the adapter and without it. The adapter
 is ``linear_spec_lora``, for linear drafts alone."""

@@ -7,7 +7,14 @@ import numpy as np
 from recguide.sim.adaptive import ALL, adaptive, stratum
 from recguide.sim.history import Floats
 from recguide.sim.overlap import Bools
-from recguide.sim.paper.published import AFTER_REJECTION, BLOCK_MEANS, EXPLORED, SAME_STATE, SHORTER_HOLDS
+from recguide.sim.paper.published import (
+    AFTER_REJECTION,
+    BLOCK_MEANS,
+    EXPLORED,
+    PERSISTENCE,
+    SAME_STATE,
+    SHORTER_HOLDS,
+)
 from recguide.sim.paper.repricing import with_history
 from recguide.sim.paper.subjects import Subject, mean
 from recguide.sim.rounds import Ints, Rounds, rounds_of
@@ -24,7 +31,8 @@ WORTH = {"16 over 8": (8, 16, 2), "32 over 8": (8, 32, 5), "32 over 16": (16, 32
 
 def statistics(subject: Subject) -> Figures:
     """What is published of them, in its words; means over the benchmarks that it names."""
-    return {**same_state(subject), **served_lengths(subject), **history(subject), **behind_rejections(subject)}
+    parts = (same_state, served_lengths, persistence, history, behind_rejections)
+    return {name: value for part in parts for name, value in part(subject).items()}
 
 
 def same_state(subject: Subject) -> Figures:
@@ -46,8 +54,13 @@ def lens_of(trace: DenseTrace) -> dict[int, Ints]:
     rounds = replay(trace, CANONICAL)
     outputs = np.array([request.output_tokens for request in trace.requests])
     row = rounds.row[outputs[rounds.request] - rounds.position >= max(BLOCK_MEANS)]
+    return {size: lens[row] for size, lens in everywhere(trace).items()}
+
+
+def everywhere(trace: DenseTrace) -> dict[int, Ints]:
+    """By block size: acceptance lengths from every position of every request, wherever outputs end."""
     return {
-        size: matched_lens(np.concatenate([r.drafts["seeded", size].match for r in trace.requests]))[row] + 1
+        size: matched_lens(np.concatenate([r.drafts["seeded", size].match for r in trace.requests])) + 1
         for size in BLOCK_MEANS
         if size in trace.provenance.block_sizes
     }
@@ -62,6 +75,34 @@ def served_lengths(subject: Subject) -> Figures:
     }
     found = {f"served acceptance, B = {size}, {name}": lens[size] for name, lens in each.items() for size in sizes}
     return found | {f"served acceptance, B = {size}, overall": mean([m[size] for m in each.values()]) for size in sizes}
+
+
+def persistence(subject: Subject) -> Figures:
+    """How far the last rounds at B = 16 go together with the next one at any block size."""
+    found: Figures = {}
+    each = [subject.of([name]) for name in SAME_STATE if name in subject.benchmarks]
+    for past, sizes in PERSISTENCE.items() if each else ():
+        shares = [correlations(trace, past) for trace in each]
+        found |= {
+            f"correlation of the last {past}, B = {size}": 100 * mean([share[size] for share in shares])
+            for size in sizes
+        }
+    return found
+
+
+def correlations(trace: DenseTrace, past: int) -> dict[int, float]:
+    """By block size: Pearson's, of the mean acceptance length of so many rounds with that of the next one."""
+    rounds, outputs = replay(trace, CANONICAL), np.array([request.output_tokens for request in trace.requests])
+    lens = everywhere(trace)
+    before = np.convolve(lens[CANONICAL][rounds.row], np.full(past, 1 / past))[: len(rounds.row)]
+    next_ones = np.arange(past, len(rounds.row))
+    same = rounds.request[next_ones] == rounds.request[next_ones - past]
+    next_ones = next_ones[same & (outputs[rounds.request] - rounds.position >= max(BLOCK_MEANS))[next_ones]]
+    return {
+        size: float(np.corrcoef(before[next_ones - 1], lens[size][rounds.row[next_ones]])[0, 1])
+        for size in lens
+        if size in PERSISTENCE[past]
+    }
 
 
 def history(subject: Subject) -> Figures:

@@ -17,6 +17,7 @@ from recguide.sim.paper.published import (
     INTERVALS,
     OVERALL_SPEEDUP,
     OVERALL_TAU,
+    PERSISTENCE,
     SECOND_RATE,
     SERVED_ACCEPTANCE,
     SHORTER_HOLDS,
@@ -145,8 +146,13 @@ def repository(model: str) -> Targets:
         f"% of rounds in which B = {what} is worth it": Target(share, "predicted", 10.0)
         for what, share in WORTH_RATES.items()
     }
+    memory = {
+        f"correlation of the last {past}, B = {size}": Target(value, "predicted", 10.0)
+        for past, row in PERSISTENCE.items()
+        for size, value in row.items()
+    }
     behind = {f"% right {b} behind a rejection": Target(share, "input", 3.0) for b, share in AFTER_REJECTION.items()}
-    return {**lengths, **full, **holds, **served, **worth, **told, **behind}
+    return {**lengths, **full, **holds, **served, **memory, **worth, **told, **behind}
 
 
 def table4(model: str) -> Targets:

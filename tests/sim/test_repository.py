@@ -11,7 +11,7 @@ from recguide.sim.costs import linear_costs
 from recguide.sim.paper import dynamics_fit
 from recguide.sim.paper.acceptance import host_more_ms, paper_trace, parameters_of, synthetic_trace, unadapted
 from recguide.sim.paper.b200 import DFLASH_LAYERS, Host, host_ms, lean_host_ms, profile_of
-from recguide.sim.paper.calibration import accept_len, adapter_of
+from recguide.sim.paper.calibration import accept_len, adapter_of, sure_ratio
 from recguide.sim.paper.dynamics_fit import misses, refitted
 from recguide.sim.paper.host import fixed_blocks
 from recguide.sim.paper.published import (
@@ -25,7 +25,7 @@ from recguide.sim.paper.published import (
     TABLE5,
     TABLE6,
 )
-from recguide.sim.paper.repository import explored, lens_of, roc_area, statistics
+from recguide.sim.paper.repository import correlations, explored, lens_of, roc_area, statistics
 from recguide.sim.paper.subjects import Subject, only
 from recguide.sim.paper.targets import repository
 from recguide.sim.rounds import rounds_of
@@ -72,6 +72,27 @@ def test_equal_prefixes_are_those_of_rounds_at_16_away_from_the_end() -> None:
                     lens.append(int(match[size][at]))
             at += int(match[16][at])
     assert {size: lens.tolist() for size, lens in lens_of(trace).items()} == wanted
+
+
+@pytest.mark.parametrize("past", [1, 2, 4])
+def test_correlations_are_those_of_rounds_that_follow_each_other(past: int) -> None:
+    trace = random_trace(4, 6, min_output_tokens=80, max_output_tokens=160)
+    pairs: list[tuple[float, int]] = []
+    for request in trace.requests:
+        match = {size: matched_lens(request.drafts["seeded", size].match) + 1 for size in (16, 32)}
+        at, lens = 1, list[int]()
+        while at < request.output_tokens:
+            if len(lens) >= past and request.output_tokens - at >= 32:
+                pairs.append((float(np.mean(lens[-past:])), int(match[32][at])))
+            lens.append(int(match[16][at]))
+            at += lens[-1]
+    assert correlations(trace, past)[32] == pytest.approx(np.corrcoef(np.array(pairs).T)[0, 1])
+
+
+def test_second_candidates_of_sure_tokens_are_right_as_often_as_published() -> None:
+    ratio = sure_ratio("8b", parameters_of("8b"), requests=64)
+    for confidence in parameters_of("8b").confidence.values():
+        assert confidence.second_sure == pytest.approx(ratio * confidence.second, abs=0.02)
 
 
 def test_history_is_explored_at_all_block_sizes(subject: Subject) -> None:
