@@ -3,7 +3,7 @@
 import gzip
 import json
 import tempfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
@@ -19,8 +19,8 @@ from recguide.engine.environment import chosen_device, command_line, machine_of
 from recguide.engine.measure_run import trace_identity
 from recguide.engine.policyof import costs_of, policy_of
 from recguide.engine.sglang_client import Asked, Run
-from recguide.engine.sglang_jobs import serve_all
-from recguide.engine.sglang_seen import client_figures, client_run, read_seen, server_figures
+from recguide.engine.sglang_jobs import log_of, serve_all
+from recguide.engine.sglang_seen import client_figures, client_run, read_seen, same_outputs, server_figures
 from recguide.engine.sglang_server import Model, Place, arguments_of, model_of
 from recguide.sim.campaigns import Manifest, PointKey, manifest_of
 from recguide.sim.detailed import detailed
@@ -35,7 +35,7 @@ from recguide.sim.measurement import (
     served_path,
     write_measurement,
 )
-from recguide.traces.documents import write_json
+from recguide.traces.documents import write_json, write_text
 from recguide.traces.files import read_trace, write_trace
 
 TRACE = "forced.parquet"
@@ -86,7 +86,9 @@ def run(options: SglangOptions) -> bool:
             write_trace(load.judge.trace, bench.scratch / TRACE)
         jobs = [_job(bench, *policy) for policy in options.policy]
         failed = serve_all(jobs, options.time_limit, options.together)
-        entries = [entry for job in jobs for entry in _entries(bench, job)]
+        entries = [entry for job in jobs for entry in _entries(bench, job, jobs[0])]
+        for job in jobs:
+            write_text(options.result_dir / f"{name_of(job.name, ALL, 0, 0).partition('-all-')[0]}.log", log_of(job))
     typer.echo(json.dumps(entries, indent=1))
     return failed
 
@@ -148,14 +150,21 @@ def _asked(bench: Bench) -> Iterator[Asked]:
         yield Asked([int(token) for token in prompt], sampling)
 
 
-def _entries(bench: Bench, job: Job) -> Iterator[dict[str, Any]]:
-    """The figures of an engine's runs, as far as it came."""
+def _entries(bench: Bench, job: Job, first: Job) -> Iterator[dict[str, Any]]:
+    """The figures of an engine's runs, as far as it came; outputs are compared with those of the first engine."""
+    known = outputs_of(first)
     for number, served in enumerate(job.runs):
         if Path(served.result).exists():
-            yield _entry(bench, job, number)
+            yield _entry(bench, job, number, known)
 
 
-def _entry(bench: Bench, job: Job, number: int) -> dict[str, Any]:
+def outputs_of(job: Job) -> dict[int, list[int]]:
+    """What an engine answered to each row of the load."""
+    paths = [Path(run.result) for run in job.runs]
+    return {each.row: each.output for path in paths if path.exists() for each in read_seen(path) if not each.error}
+
+
+def _entry(bench: Bench, job: Job, number: int, known: Mapping[int, list[int]]) -> dict[str, Any]:
     """The figures of a run, which are written."""
     served, repeat, options = job.runs[number], job.repeats[number], bench.options
     seen = read_seen(Path(served.result))
@@ -169,6 +178,8 @@ def _entry(bench: Bench, job: Job, number: int) -> dict[str, Any]:
     if verified := sum(each.verified for each in seen):
         tokens = sum(each.tokens[-1] - 1 for each in seen if each.tokens)
         document |= {"num_rounds": verified, "accept_length": tokens / verified}
+    if bench.load.judge is None and not options.temperature:
+        document["same_outputs"] = same_outputs(seen, known)
     # the log has a run of warm-ups in front of each
     logged = job.folder / "log" / f"run-{2 * number + 2:04d}.json.gz"
     if logged.exists():

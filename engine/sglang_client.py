@@ -43,6 +43,7 @@ class Seen:
     error: str = ""
     verified: int = 0
     """Rounds, as far as SGLang counts them."""
+    output: list[int] = field(default_factory=list)
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,6 +113,7 @@ def _note(each: Seen, part: dict[str, Any], now: float) -> None:
         if each.finish_reason == "abort":
             each.error = str(reason.get("message") or "aborted")
     each.verified = int(meta.get("spec_verify_ct") or 0)
+    each.output = list(part["output_ids"])
 
 
 @contextmanager

@@ -13,6 +13,7 @@ import typer
 
 from recguide.engine.sglang_client import GO, POLL_S, READY
 
+LOG = "log.txt"
 LAST_WORDS = 3000
 """Characters of a failed engine's log that are shown."""
 
@@ -46,7 +47,7 @@ class Running:
     @property
     def log(self) -> Path:
         """What its processes say."""
-        return self.job.folder / "log.txt"
+        return self.job.folder / LOG
 
     @property
     def is_ready(self) -> bool:
@@ -63,7 +64,7 @@ class Running:
         finally:
             self.end()
         if code:
-            typer.echo(f"{self.job.name}: failed\n{self.log.read_text(errors='replace')[-LAST_WORDS:]}", err=True)
+            typer.echo(f"{self.job.name}: failed\n{log_of(self.job)[-LAST_WORDS:]}", err=True)
         typer.echo(f"{self.job.name}: {time.monotonic() - self.started:.0f} s", err=True)
         return code != 0
 
@@ -74,6 +75,11 @@ class Running:
         except ProcessLookupError:
             return
         self.process.wait()
+
+
+def log_of(job: Job) -> str:
+    """What the processes of a job have said."""
+    return (job.folder / LOG).read_text(encoding="utf-8", errors="replace")
 
 
 def serve_all(jobs: Sequence[Job], limit: float, together: bool) -> bool:

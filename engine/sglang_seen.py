@@ -90,6 +90,12 @@ def client_figures(run: Replay, figures: Figures, streamed: bool) -> dict[str, f
     }
 
 
+def same_outputs(seen: Sequence[Seen], known: Mapping[int, list[int]]) -> float | None:
+    """Share of answers that are, token by token, those that another engine gave to the same rows of the load."""
+    same = [each.output == known[each.row] for each in seen if each.row in known and not each.error]
+    return sum(same) / len(same) if same else None
+
+
 def server_figures(found: Mapping[str, float | int | None]) -> dict[str, float | int | None]:
     """Of a run of the plugin's, those that clients do not know."""
     return {name: found[name] for name in SERVER if name in found}

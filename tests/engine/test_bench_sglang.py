@@ -16,7 +16,7 @@ from recguide.engine.export import export
 from recguide.engine.loading import LoadedModel
 from recguide.engine.requests import Wish
 from recguide.engine.sglang_client import Seen
-from recguide.engine.sglang_seen import client_figures, client_run
+from recguide.engine.sglang_seen import client_figures, client_run, same_outputs
 from recguide.engine.sglang_server import Place, arguments_of, model_of
 from recguide.engine.shapes import random_decoder
 from recguide.sim.figures import Figures
@@ -86,6 +86,12 @@ def test_figures_of_clients_are_those_of_vllm() -> None:
     assert found["mean_itl_ms"] == pytest.approx(np.mean([500, 1000, 800, 1000]))
     assert found["max_concurrent_requests"] == 2
     assert not any("forward" in name or "accept" in name or "queue" in name for name in found)
+
+
+def test_outputs_are_compared_with_those_of_another_engine() -> None:
+    seen = [Seen(0, 0, output=[1, 2]), Seen(1, 0, output=[3]), Seen(2, 0, output=[4]), Seen(1, 0, error="no")]
+    assert same_outputs(seen, {0: [1, 2], 1: [5]}) == 0.5
+    assert same_outputs(seen, {}) is None
 
 
 def test_answers_that_came_whole_have_no_first_token() -> None:

@@ -42,6 +42,7 @@ def test_runs_are_measured_kept_and_replayed(recguide: Recguide, folder: Path) -
         assert each["total_output_tokens"] == 24 * each["completed"] == 24 * max(8, 2 * concurrency)
         assert each["mean_ttft_ms"] > 0
         assert ("tpf" in each) == (policy == POLICY)
+    assert entries[POLICY, 1]["same_outputs"] == entries[POLICY, 3]["same_outputs"] == 1
     assert entries[POLICY, 3]["accept_length"] > 1
     assert entries[POLICY, 3]["mean_host_ms"] > 0
     _check_campaign(folder, entries)
