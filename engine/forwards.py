@@ -40,7 +40,8 @@ CAPTURE_AFTER = 2
 MAX_CAPTURED = 4096
 """Tokens of the largest forward that gets one; what is larger keeps the GPU busy by itself."""
 CUTS: tuple[int, ...] = ()
-"""Layers behind whose attention a graph ends and the next one begins."""
+"""Layers behind whose attention a graph ends and the next one begins. None: on an H200 the host launches a graph of 400
+kernels in 25 us, and steps of graphs that were cut took 0.2 to 0.3 ms longer."""
 FIRST_SCORES = 2 * MAX_CAPTURED
 """Scores that there is room for from the start: more than any forward with a graph has."""
 

@@ -6,8 +6,9 @@ Attention is a function of its own, since it alone depends on what the tokens se
 from collections.abc import Callable
 
 from torch import Tensor
+from torch.nn import functional as F  # noqa: N812
 
-from recguide.engine.model import Decoder, Draft, Layer
+from recguide.engine.model import Decoder, Draft, Layer, Linear, LowRank
 from recguide.engine.rotary import Table
 from recguide.kernels.gate import silu_gate
 from recguide.kernels.norm import add_rms_norm
@@ -39,13 +40,33 @@ def fused_hidden(
     for index, layer in enumerate(decoder.layers):
         assert isinstance(layer, Layer)
         stream, normed = add_rms_norm(stream, delta, layer.input_norm, eps)
-        qkv = layer.qkv(normed, draft).flatten(0, 1)
+        qkv = projected(layer.qkv, normed, draft).flatten(0, 1)
         q = qkv.new_empty(*ids.shape, decoder.config.num_heads, decoder.config.head_dim)
         rotary_write(qkv, (q_table, k_table), slots, q, cache[0][index], cache[1][index])
-        attended = layer.out(attention(index, q), draft)
+        attended = projected(layer.out, attention(index, q), draft)
         stream, normed = add_rms_norm(stream, attended, layer.post_attention_norm, eps)
-        delta = layer.down(silu_gate(layer.gate_up(normed, draft)), draft)
+        delta = projected(layer.down, silu_gate(projected(layer.gate_up, normed, draft)), draft)
     return add_rms_norm(stream, delta, decoder.final_norm, eps)[1]
+
+
+def projected(linear: Linear, x: Tensor, draft: Draft) -> Tensor:
+    """:meth:`Linear.forward` in two products an update, of which the second one adds to what is there.
+
+    Tokens that are no drafts get a sum with zeros.
+    """
+    updates = [update for update in linear.updates if isinstance(update, LowRank)]
+    if draft is False:
+        updates = [update for update in updates if not update.draft_only]
+    if not isinstance(draft, (bool, Tensor)) or any(update.a.dtype != linear.weight.dtype for update in updates):
+        plain: Tensor = linear(x, draft)
+        return plain
+    y = F.linear(x, linear.weight)
+    for update in updates:
+        inner = F.linear(x, update.a)
+        if update.draft_only and isinstance(draft, Tensor):
+            inner = inner * draft
+        y.flatten(0, -2).addmm_(inner.flatten(0, -2), update.b.T)
+    return y
 
 
 def turns_at(decoder: Decoder, positions: Tensor) -> Turns:

@@ -1,7 +1,8 @@
 """Serves many requests with random arrivals, lengths, temperatures and cancellations, and looks for what leaks.
 
 usage: soak.py MODEL REQUESTS SECONDS OUT.json [POLICY [CONTEXT]]     TOY=1: a tiny model on a CPU
-A MODEL random:smollm2-135m has that shape and random weights. Prompts and outputs have up to half of CONTEXT tokens.
+A MODEL random:smollm2-135m has that shape and random weights, with :4 behind it 4 layers. Prompts and outputs have up
+to half of CONTEXT tokens.
 """
 
 import json
@@ -9,6 +10,7 @@ import os
 import resource
 import sys
 import time
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +18,6 @@ import numpy as np
 import torch
 
 from recguide.engine import smollm2
-from recguide.engine.inputs import counts_up_to
 from recguide.engine.loading import open_model
 from recguide.engine.model import Decoder, ModelConfig
 from recguide.engine.policyof import policy_of
@@ -34,8 +35,10 @@ def decoder_of(name: str) -> Decoder:
     """The model, with an adapter."""
     if os.environ.get("TOY"):
         return random_decoder(TOY, "cpu", torch.float32, 0)
-    if name == f"random:{smollm2.NAME}":
-        decoder = random_decoder(smollm2.CONFIG, "cuda", torch.bfloat16, 0)
+    kind, _, shape = name.partition(":")
+    if kind == "random":
+        layers = int(shape.partition(":")[2] or smollm2.CONFIG.num_layers)
+        decoder = random_decoder(replace(smollm2.CONFIG, num_layers=layers), "cuda", torch.bfloat16, 0)
         add_random_draft_adapter(decoder)
         return decoder
     return open_model(name, None if name in SHAPES else name, "cuda", "bf16").decoder
@@ -117,8 +120,6 @@ def main() -> None:
     limits = Limits(max_running=RUNNING, kv_pages=RUNNING * context // 16 // 3)
     config = EngineConfig(GRID, limits, context, keep_log=False)
     engine = Engine(decoder, policy_of(policy, GRID, decoder.config.name, None), config)
-    if engine.forwards.graphs:
-        engine.prepare(counts_up_to(RUNNING))
     found = {"model": name, "policy": policy, **soak(engine, requests, seconds)}
     path.write_text(json.dumps(found, indent=1) + "\n")
     print(json.dumps({key: value for key, value in found.items() if key != "every_5_s"}))
