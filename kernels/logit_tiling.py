@@ -32,25 +32,23 @@ class Scratch(NamedTuple):
     tickets: Tensor  # int32 [rows], 0
 
 
-RESIDENT = 900
-"""Programs that an H200 holds at once, about: 132 multiprocessors, 7 of 4 warps each with the registers they need."""
 MAX_PARTS = 128
 
 
 def tiling_for(rows: int, vocab: int) -> Tiling:
-    """Few rows in parts of one tile, which need no second look at it; more of them as streams that are read ahead.
+    """What was fastest on an H200 for about so many rows (docs/rounds.md).
 
-    One wave of programs while a wave holds all rows, about four beyond: then the last does not leave many idle.
+    Few rows come in parts of one tile, which need no second look at it; more of them as streams that are read ahead, by
+    programs of one or two warps, of which many are at work at once.
     """
-    for lanes, depth in ((128, 1), (256, 2)):
-        parts = triton.cdiv(vocab, lanes * depth * VECTOR)
-        if rows * parts <= RESIDENT + 200 and parts <= MAX_PARTS:
+    for most, depth, lanes in ((8, 4, 64), (32, 4, 128)):
+        parts = triton.cdiv(vocab, depth * lanes * VECTOR)
+        if rows <= most and parts <= MAX_PARTS:
             return Tiling(depth, lanes, 1, parts, lanes // 32, 1)
-    all_tiles = triton.cdiv(vocab, 2 * 128 * VECTOR)
-    wanted = RESIDENT // rows if rows <= RESIDENT else triton.cdiv(4 * RESIDENT, rows)
-    parts = min(all_tiles, MAX_PARTS, 1 << max(0, wanted.bit_length() - 1))
-    tiles = triton.cdiv(all_tiles, parts)
-    return Tiling(2, 128, tiles, triton.cdiv(all_tiles, tiles), 4, 4 if rows <= RESIDENT else 3)
+    depth, lanes, wanted = (4, 32, 16) if rows <= 128 else (2, 64, 4 if rows <= 3000 else 2)
+    all_tiles = triton.cdiv(vocab, depth * lanes * VECTOR)
+    tiles = triton.cdiv(all_tiles, min(all_tiles, wanted))
+    return Tiling(depth, lanes, tiles, triton.cdiv(all_tiles, tiles), lanes // 32, 3)
 
 
 def scratch_for(rows: int, vocab: int, device: torch.device | str, tiling: Tiling | None = None) -> Scratch:

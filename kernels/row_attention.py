@@ -96,9 +96,9 @@ def _checked(scores, visible, begin, lanes, end_key, checked_key, prefix, KEYS: 
 
 @triton.jit
 def _attend(
-    top, total, acc, q, visible, keys, values, pages, page, first_key, end_key, checked_key, prefix, scale,
+    q, visible, keys, values, pages, page, first_key, end_key, checked_key, prefix, scale,
     key_page, key_slot, value_page, value_slot,
-    HEAD_DIM: tl.constexpr, PAGE: tl.constexpr, KEYS: tl.constexpr,
+    HEAD_DIM: tl.constexpr, PAGE: tl.constexpr, ROWS: tl.constexpr, KEYS: tl.constexpr,
     SAME_STRIDES: tl.constexpr, UPCAST: tl.constexpr, PRECISION: tl.constexpr,
 ):  # fmt: skip
     """Attention of a tile of rows over the keys from ``first_key`` to ``end_key``: maximum, sum of weights, output.
@@ -107,6 +107,9 @@ def _attend(
     """
     dims = tl.arange(0, HEAD_DIM)
     lanes = tl.arange(0, KEYS)
+    top = tl.full([ROWS], float("-inf"), tl.float32)
+    total = tl.zeros([ROWS], tl.float32)
+    acc = tl.zeros([ROWS, HEAD_DIM], tl.float32)
     for begin in range(first_key, end_key, KEYS):
         place = begin + lanes
         here = place < end_key
@@ -127,59 +130,6 @@ def _attend(
     return top, total, acc
 
 
-@triton.jit
-def _attend_ahead(
-    q, keys, values, pages, page, first_key, end_key, scale, key_page, key_slot, value_page, value_slot,
-    HEAD_DIM: tl.constexpr, PAGE: tl.constexpr, ROWS: tl.constexpr, KEYS: tl.constexpr,
-    UPCAST: tl.constexpr, PRECISION: tl.constexpr,
-):  # fmt: skip
-    """The same over whole tiles that all rows see, in an order in which products run while weights are computed.
-
-    A step multiplies the weights and values of one tile, begins the scores of the second after it, and weighs those of
-    the first after it. It takes two steps more than there are tiles, which is why few tiles are not worth it.
-    """
-    dims = tl.arange(0, HEAD_DIM)
-    lanes = tl.arange(0, KEYS)
-    top = tl.full([ROWS], float("-inf"), tl.float32)
-    total = tl.zeros([ROWS], tl.float32)
-    acc = tl.zeros([ROWS, HEAD_DIM], tl.float32)
-    scores = tl.zeros([ROWS, KEYS], tl.float32)
-    weights = tl.zeros([ROWS, KEYS], tl.float32 if UPCAST else q.dtype)
-    decay = tl.zeros([ROWS], tl.float32)
-    first_step = first_key - 2 * KEYS
-    value_page_of = page
-    for begin in range(first_step if end_key > first_key else end_key, end_key, KEYS):
-        key_at = _offsets(page, begin + 2 * KEYS, lanes, key_page, key_slot, KEYS, PAGE)
-        value_at = _offsets(value_page_of, begin, lanes, value_page, value_slot, KEYS, PAGE)
-        k = tl.load(keys + key_at[:, None] + dims, mask=(begin + 2 * KEYS + lanes < end_key)[:, None], other=0.0)
-        v = tl.load(values + value_at[:, None] + dims, mask=(begin + lanes >= first_key)[:, None], other=0.0)
-        page = _pages(pages, begin + 3 * KEYS, lanes, begin + 3 * KEYS + lanes < end_key, KEYS, PAGE)
-        next_place = begin + KEYS + lanes
-        value_page_of = _pages(
-            pages, begin + KEYS, lanes, (next_place >= first_key) & (next_place < end_key), KEYS, PAGE
-        )
-        # before the first tile and behind the last there is nothing to weigh
-        real = (begin + KEYS >= first_key) & (begin + KEYS < end_key)
-        bias = tl.where(real, 0.0, float("-inf")).to(tl.float32)
-        if UPCAST:
-            weighed = tl.dot(weights, v.to(tl.float32), input_precision="ieee")
-            bits = scores * scale + bias
-            scores = tl.dot(q.to(tl.float32), tl.trans(k.to(tl.float32)), input_precision="ieee")
-        else:
-            weighed = tl.dot(weights, v, input_precision=PRECISION)
-            bits = scores * scale + bias
-            scores = tl.dot(q, tl.trans(k), input_precision=PRECISION)
-        acc = acc * decay[:, None] + weighed
-        new_top = tl.maximum(top, tl.max(bits, 1))
-        safe = tl.where(new_top == float("-inf"), 0.0, new_top)
-        decay = tl.exp2(top - safe)
-        exact = tl.exp2(bits - safe[:, None])
-        total = total * decay + tl.sum(exact, 1)
-        weights = exact.to(weights.dtype)
-        top = new_top
-    return top, total, acc
-
-
 @triton.jit(do_not_specialize=["grid", "table_request"])
 def _row_kernel(
     q, keys, values, out, lse, partial, partial_lse, items, page_table, visible, scale,
@@ -188,7 +138,7 @@ def _row_kernel(
     KV_HEADS: tl.constexpr, GROUP: tl.constexpr, HEAD_DIM: tl.constexpr, PAGE: tl.constexpr,
     ROWS: tl.constexpr, KEYS: tl.constexpr, FIELDS: tl.constexpr,
     SAME_STRIDES: tl.constexpr, WITH_LSE: tl.constexpr, UPCAST: tl.constexpr, PRECISION: tl.constexpr,
-    OVERLAP: tl.constexpr, AHEAD: tl.constexpr,
+    OVERLAP: tl.constexpr,
 ):  # fmt: skip
     if OVERLAP:
         # this launch is prepared while the one before ends, and so is the merge while this one runs
@@ -225,22 +175,10 @@ def _row_kernel(
         rows_q = tl.load(q_first + (token * q_token + heads * q_head)[:, None] + dims, mask=is_row[:, None], other=0.0)
         sees = tl.load(visible + first + token, mask=is_row, other=0)
         head_keys, head_values = keys + head.to(tl.int64) * key_head, values + head.to(tl.int64) * value_head
-        if AHEAD:
-            whole = first_key + tl.maximum(checked_key - first_key, 0) // KEYS * KEYS
-            top, total, acc = _attend_ahead(
-                rows_q, head_keys, head_values, pages, page, first_key, whole, scale,
-                key_page, key_slot, value_page, value_slot, HEAD_DIM, PAGE, ROWS, KEYS, UPCAST, PRECISION,
-            )  # fmt: skip
-            first_key = whole
-            page = _pages(pages, first_key, lanes, first_key + lanes < end_key, KEYS, PAGE)
-        else:
-            top = tl.full([ROWS], float("-inf"), tl.float32)
-            total = tl.zeros([ROWS], tl.float32)
-            acc = tl.zeros([ROWS, HEAD_DIM], tl.float32)
         top, total, acc = _attend(
-            top, total, acc, rows_q, sees, head_keys, head_values, pages, page,
+            rows_q, sees, head_keys, head_values, pages, page,
             first_key, end_key, checked_key, prefix, scale, key_page, key_slot, value_page, value_slot,
-            HEAD_DIM, PAGE, KEYS, SAME_STRIDES, UPCAST, PRECISION,
+            HEAD_DIM, PAGE, ROWS, KEYS, SAME_STRIDES, UPCAST, PRECISION,
         )  # fmt: skip
         safe_total = tl.where(total > 0.0, total, 1.0)
         acc = acc * (1.0 / safe_total)[:, None]
@@ -290,8 +228,7 @@ def row_attention(
         UPCAST=interpreted and q.dtype == torch.bfloat16,
         PRECISION="ieee" if q.dtype == torch.float32 else "tf32",
         SAME_STRIDES=keys.stride()[:2] == values.stride()[:2],
-        OVERLAP=overlap, AHEAD=tile.ahead,
-        num_warps=tile.warps, num_stages=tile.stages, **({"launch_pdl": True} if overlap else {}),
+        OVERLAP=overlap, num_warps=tile.warps, num_stages=tile.stages, **({"launch_pdl": True} if overlap else {}),
     )  # fmt: skip
     merge_parts(plan, rows, out, lse, overlap=overlap)
     return out

@@ -7,10 +7,13 @@ from torch import Tensor
 from recguide.kernels.layouts import Rows
 from recguide.kernels.row_plan import HEADER, RowPlan, processors
 
-READ, WARPS, PROGRAMS = 64, 4, 6
-"""Parts of heads that a program reads together; its warps, and programs on a processor."""
-FEW_ROWS = 16
-"""Up to so many rows of outputs a processor, a program has one head and all its parts at once: they are many then."""
+WARPS, PROGRAMS = 1, 32
+"""Of a program; such programs on a processor."""
+AT_ONCE = {1: (8, 16, 32), 4: (4, 8, 8)}
+"""By the heads that a program takes together, how many parts of each it asks for at once, when there are few, some or
+many of them: to wait twice costs more than the rest, and so do lanes left idle. Four heads share the look-up."""
+FEW_ROWS = 12
+"""Up to so many rows of outputs a processor, a program takes one head."""
 
 
 @triton.jit
@@ -47,7 +50,8 @@ def _weighed(partial, partial_lse, part, stride, num_chunks, is_head, dims, HEAD
 def _merge_kernel(
     partial, partial_lse, plan, indptr, prefix_lens, out, lse, num_requests, grid, out_token, out_head,
     KV_HEADS: tl.constexpr, GROUP: tl.constexpr, HEAD_DIM: tl.constexpr, ROWS: tl.constexpr, WIDTH: tl.constexpr,
-    HEADER: tl.constexpr, HEADS: tl.constexpr, AT_ONCE: tl.constexpr, WITH_LSE: tl.constexpr, OVERLAP: tl.constexpr,
+    HEADER: tl.constexpr, HEADS: tl.constexpr, FEW: tl.constexpr, SOME: tl.constexpr, MANY: tl.constexpr,
+    WITH_LSE: tl.constexpr, OVERLAP: tl.constexpr,
 ):  # fmt: skip
     # launched while the parts are still being made: what was there before that launch may be read already
     num_parts = tl.load(plan + 2)
@@ -75,10 +79,13 @@ def _merge_kernel(
             packed = (token - first) * GROUP + heads % GROUP
             tiles = tl.cdiv(tokens * GROUP, ROWS)
             item = _of(bases, requests, request) + heads // GROUP * tiles + packed // ROWS
-            o, log2_sum = _weighed(
-                partial, partial_lse, item.to(tl.int64) * ROWS + packed % ROWS, tiles.to(tl.int64) * (KV_HEADS * ROWS),
-                num_chunks, is_head, dims, HEADS, AT_ONCE,
-            )  # fmt: skip
+            part, stride = item.to(tl.int64) * ROWS + packed % ROWS, tiles.to(tl.int64) * (KV_HEADS * ROWS)
+            if num_chunks <= FEW:
+                o, log2_sum = _weighed(partial, partial_lse, part, stride, num_chunks, is_head, dims, HEADS, FEW)
+            elif num_chunks <= SOME:
+                o, log2_sum = _weighed(partial, partial_lse, part, stride, num_chunks, is_head, dims, HEADS, SOME)
+            else:
+                o, log2_sum = _weighed(partial, partial_lse, part, stride, num_chunks, is_head, dims, HEADS, MANY)
             out_at = token.to(tl.int64) * out_token + heads.to(tl.int64) * out_head
             tl.store(out + out_at[:, None] + dims, o, mask=is_head[:, None])
             if WITH_LSE:
@@ -89,12 +96,14 @@ def _merge_kernel(
 def merge_parts(plan: RowPlan, rows: Rows, out: Tensor, lse: Tensor | None, *, overlap: bool) -> None:
     """Write ``out`` and ``lse`` of the requests whose keys were cut into several chunks."""
     rows_each = rows.visible.shape[0] * plan.num_heads / processors(out.device)
-    heads = 1 if out.is_cuda and rows_each <= FEW_ROWS else READ // 16
+    heads = 1 if out.is_cuda and rows_each <= FEW_ROWS else 4
+    few, some, many = AT_ONCE[heads]
     grid = min(processors(out.device) * PROGRAMS, plan.tokens * -(-plan.num_heads // heads))
     _merge_kernel[(grid,)](
         plan.partial_of(out.dtype), plan.partial_lse, plan.plan, rows.indptr, rows.prefix_lens, out, lse,
         rows.num_requests, grid, *out.stride()[:2],
         KV_HEADS=plan.kv_heads, GROUP=plan.group, HEAD_DIM=plan.head_dim, ROWS=plan.tile.rows, WIDTH=plan.width,
-        HEADER=HEADER, HEADS=heads, AT_ONCE=READ // heads, WITH_LSE=lse is not None, OVERLAP=overlap,
+        HEADER=HEADER, HEADS=heads, FEW=few, SOME=some, MANY=many,
+        WITH_LSE=lse is not None, OVERLAP=overlap,
         num_warps=WARPS, **({"launch_pdl": True} if overlap else {}),
     )  # fmt: skip

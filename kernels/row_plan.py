@@ -23,11 +23,10 @@ CANDIDATES = 128
 """Chunk lengths that are compared: the longest request's keys in 1, 2, ... pieces."""
 AT_ONCE, PLANNERS = 64, 16
 """Items that a program of the plan writes at once, and the most such programs."""
-HALF_PARTS = True
-ITEM_COST, PART_COST = 32, 320
+ITEM_COST, PART_COST = 32, 220
 """What an item costs beside its keys, and a part on every program: in keys that a program could have read instead.
 
-Fitted to times of 60 shapes, each at up to 14 chunk lengths, on an H200 (docs/kernels.md)."""
+Fitted to times of 60 shapes, each at up to 9 chunk lengths, on an H200 (docs/kernels.md)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,7 +38,6 @@ class Tile:
     warps: int
     stages: int
     programs: int
-    ahead: bool = False
 
 
 def tile_for(packed_rows: int, head_dim: int, dtype: torch.dtype) -> Tile:
@@ -47,8 +45,8 @@ def tile_for(packed_rows: int, head_dim: int, dtype: torch.dtype) -> Tile:
     if dtype == torch.float32:
         return Tile(16 if packed_rows <= 16 else 32, 32, 4, 2, 1)
     if packed_rows <= 16:
-        return Tile(16, 128, 4, 2, 2)
-    return Tile(64, 64, 4, 3, 2) if packed_rows <= 64 else Tile(128, 64, 8, 3, 1)
+        return Tile(16, 64, 4, 3, 2)
+    return Tile(64, 32, 4, 4, 2) if packed_rows <= 64 else Tile(128, 64, 8, 3, 1)
 
 
 FIXED_TILE = Tile(64, 64, 4, 3, 2)
@@ -145,7 +143,7 @@ class RowPlan:
 
     def partial_of(self, dtype: torch.dtype) -> Tensor:
         """Where parts of outputs of that type are kept: two-byte ones are no more exact than that anyway."""
-        return self.partial if dtype == torch.float32 or not HALF_PARTS else self.partial.view(dtype)
+        return self.partial if dtype == torch.float32 else self.partial.view(dtype)
 
     def update(self, rows: Rows) -> None:
         """Plan these rows, on the device; a CUDA graph may replay it after the rows' tensors have changed in place."""

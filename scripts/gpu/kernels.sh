@@ -22,7 +22,15 @@ sanitize() { # sanitize TOOL
   timeout "$TESTS" compute-sanitizer --tool "$1" "$PYTHON" scripts/gpu/rows_once.py > "$OUT/sanitizer.$1.log" 2>&1
   say "$1: status $?: $(tail -n 1 "$OUT/sanitizer.$1.log")"
 }
+compile_others() { # FlashInfer compiles its kernels when they are first called, which takes a minute
+  "$PYTHON" -c 'import flashinfer' 2> /dev/null || return 0
+  for layout in verify-16 rows-16; do
+    (cd "$OUT" && timeout 120 "$PYTHON" "$ROOT/scripts/gpu/command.py" bench kernels --output "compile.$layout.csv" \
+      --methods flashinfer --models nld-8b --requests 1 --prefixes 1024 --layouts $layout) > "$OUT/compile.$layout.log" 2>&1 &
+  done
+}
 if [ "$TESTS" != 0 ]; then
+  [ "$BENCH" = 0 ] || compile_others
   sanitize memcheck & sanitize racecheck & run_tests; wait
 fi
 if [ "$TUNE" != 0 ]; then

@@ -30,8 +30,8 @@ EFFORT = Effort(1, 1) if TOY else Effort(6, 5, 2e-3)
 TILES = [
     Tile(*numbers)
     for numbers in (
-        (16, 128, 4, 2, 2), (16, 64, 4, 3, 2), (32, 64, 4, 3, 2), (64, 64, 4, 3, 2), (64, 32, 4, 4, 2),
-        (64, 128, 8, 3, 1), (128, 64, 8, 3, 1), (128, 64, 8, 3, 1, True), (128, 64, 8, 4, 1, True),
+        (16, 128, 4, 2, 2), (16, 64, 4, 3, 2), (16, 32, 4, 4, 2), (32, 64, 4, 3, 2), (64, 64, 4, 3, 2),
+        (64, 32, 4, 4, 2), (64, 128, 8, 3, 1), (128, 64, 8, 3, 1), (128, 32, 8, 4, 1),
     )
 ]  # fmt: skip
 LAYOUT_NAMES = ["decode", "verify-8", "verify-16", "verify-32", "rows-16"]
@@ -125,7 +125,7 @@ def main() -> None:
     wanted = list(shapes())
     with open(path, "w") as file:
         print(
-            "model,requests,prefix,layout,rows,keys,warps,stages,programs,ahead,fixed,chunk,items,parts,us,floor_us",
+            "model,requests,prefix,layout,rows,keys,warps,stages,programs,fixed,chunk,items,parts,us,floor_us",
             file=file,
         )
         for index, shape in enumerate(wanted):
@@ -150,10 +150,10 @@ def tune(shape: Shape, floor_us: float, file: TextIO, seed: int) -> None:
         except Exception as problem:
             us, items, found_chunk, parts = f"{type(problem).__name__}", "", "", ""
             print(str(problem)[:200])
-        numbers = (*astuple(tile)[:5], int(tile.ahead), chunk, found_chunk, items, parts, us)
+        numbers = (*astuple(tile), chunk, found_chunk, items, parts, us)
         print(shape.model, shape.requests, shape.prefix, shape.layout, *numbers, f"{floor_us:.2f}", sep=",", file=file)
         if us[0].isdigit():
-            best = min(best, (float(us), f"{numbers[:8]}"))
+            best = min(best, (float(us), f"{numbers[:7]}"))
     file.flush()
     name = f"{shape.model} C={shape.requests} {shape.prefix} {shape.layout}"
     print(f"{name}: floor {floor_us:.1f}, best {best[0]:.1f} us {best[1]}", flush=True)

@@ -20,7 +20,8 @@ pytestmark = [
     pytest.mark.usefixtures("poisoned"),
     pytest.mark.filterwarnings("ignore:invalid value", "ignore:All-NaN slice"),
 ]
-BARRED = barred_ids(3, (7, 2), "cpu")
+DEVICE = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+BARRED = barred_ids(3, (7, 2), DEVICE)
 SPECIAL = {"spread": 5.0, "close": 0.01}
 # in the interpreter the time goes with the number of tiles
 tilings = st.sampled_from(
@@ -33,12 +34,12 @@ def rows_of_logits(seed: int, rows: int, vocab: int, kind: str, dtype: torch.dty
     generator = torch.Generator().manual_seed(seed)
     drawn = torch.randn(rows, vocab, generator=generator)
     if kind == "ties":
-        return torch.randint(-1, 2, (rows, vocab), generator=generator).to(dtype)
-    if kind == "sparse":
-        return torch.where(torch.rand(rows, vocab, generator=generator) < 0.97, -torch.inf, drawn).to(dtype)
-    if kind == "extreme":
-        return (drawn * 2e4).to(dtype)
-    return (drawn * SPECIAL[kind]).to(dtype)
+        drawn = torch.randint(-1, 2, (rows, vocab), generator=generator)
+    elif kind == "sparse":
+        drawn = torch.where(torch.rand(rows, vocab, generator=generator) < 0.97, -torch.inf, drawn)
+    else:
+        drawn *= 2e4 if kind == "extreme" else SPECIAL[kind]
+    return drawn.to(DEVICE, dtype)
 
 
 def assert_same(found: LogitStatistics, wanted: LogitStatistics, tolerance: float = 2e-6) -> None:
@@ -65,7 +66,7 @@ def test_statistics_are_those_of_the_reference(seed, vocab, kind, dtype, tiling)
 
 
 def test_ties_go_to_the_lowest_token_wherever_the_tiles_are():
-    logits = torch.zeros(1, 64)
+    logits = torch.zeros(1, 64, device=DEVICE)
     for best in ([8, 9], [9, 63], [40, 41], [0, 63], [2, 40], [40, 7]):
         logits.zero_()[0, best] = 1.0
         found = logit_statistics(logits, BARRED, tiling=Tiling(1, 2, 2, 2))
@@ -74,8 +75,8 @@ def test_ties_go_to_the_lowest_token_wherever_the_tiles_are():
 
 
 def test_mask_is_no_candidate_and_eos_none_for_the_second_without_it():
-    logits = torch.arange(20.0)[None].clone()
-    logits[0, [3, 7, 2]] = torch.tensor([50.0, 40.0, 30.0])
+    logits = torch.arange(20.0, device=DEVICE)[None].clone()
+    logits[0, [3, 7, 2]] = torch.tensor([50.0, 40.0, 30.0], device=DEVICE)
     found = logit_statistics(logits, BARRED, tiling=Tiling(1, 1, 1, 3))
     assert [int(x) for x in found[:3]] == [7, 2, 19]
     logits[0, 15] = 45.0
@@ -97,7 +98,7 @@ def test_a_row_without_a_distribution_has_no_token_and_no_number(tiling):
 
 
 def test_a_lone_token_is_certain_and_has_no_second():
-    logits = torch.full((1, 32), -torch.inf)
+    logits = torch.full((1, 32), -torch.inf, device=DEVICE)
     logits[0, 20] = 4.0
     for found in (
         logit_statistics(logits, BARRED, tiling=Tiling(1, 2, 1, 2)),
@@ -108,8 +109,8 @@ def test_a_lone_token_is_certain_and_has_no_second():
 
 
 def test_one_eos_is_second_and_nothing_without_eos_is():
-    logits = torch.full((1, 32), -torch.inf)
-    logits[0, [20, 7]] = torch.tensor([4.0, 3.0])
+    logits = torch.full((1, 32), -torch.inf, device=DEVICE)
+    logits[0, [20, 7]] = torch.tensor([4.0, 3.0], device=DEVICE)
     for found in (
         logit_statistics(logits, BARRED, tiling=Tiling(1, 2, 1, 2)),
         logit_statistics_reference(logits, BARRED),
@@ -130,7 +131,7 @@ def test_rows_may_have_a_stride_and_the_vocabulary_none():
 def test_a_row_does_not_depend_on_its_batch_and_scratch_may_be_used_again():
     tiling = Tiling(1, 2, 1, 2)
     logits = rows_of_logits(2, 4, 32, "spread", torch.float32)
-    scratch = scratch_for(4, 32, "cpu", tiling)
+    scratch = scratch_for(4, 32, DEVICE, tiling)
     whole = logit_statistics(logits, BARRED, scratch, tiling)
     again = logit_statistics(logits, BARRED, scratch, tiling)
     alone = logit_statistics(logits[2:3], BARRED, tiling=tiling)
@@ -141,7 +142,7 @@ def test_a_row_does_not_depend_on_its_batch_and_scratch_may_be_used_again():
 
 
 def test_logits_that_are_as_good_as_none_count_as_none():
-    logits = torch.tensor([[-2e38] * 16 + [1.0, -2e38]])
+    logits = torch.tensor([[-2e38] * 16 + [1.0, -2e38]], device=DEVICE)
     for found in (
         logit_statistics(logits, BARRED, tiling=Tiling(1, 2, 2, 1)),
         logit_statistics_reference(logits, BARRED),
@@ -156,7 +157,7 @@ def test_tilings_cover_the_vocabulary_once(rows, vocab):
 
 
 def test_no_rows_give_no_statistics():
-    assert all(len(column) == 0 for column in logit_statistics(torch.zeros(0, 32), BARRED))
+    assert all(len(column) == 0 for column in logit_statistics(torch.zeros(0, 32, device=DEVICE), BARRED))
 
 
 @pytest.mark.gpu
@@ -167,7 +168,7 @@ def test_no_rows_give_no_statistics():
 def test_statistics_on_the_gpu_are_those_of_the_reference(rows, vocab, dtype):
     barred = barred_ids(3, (7, 2), "cuda")
     for kind in ("spread", "close", "ties", "extreme"):
-        logits = rows_of_logits(rows, min(rows, 20), vocab, kind, dtype).cuda()
+        logits = rows_of_logits(rows, min(rows, 20), vocab, kind, dtype)
         logits = torch.cat([logits.roll(shift, 1) for shift in range(-(-rows // 20))])[:rows]
         logits[rows // 2, 17] = torch.nan
         for _ in range(3):

@@ -16,13 +16,13 @@ SHAPES = int(os.environ.get("ROW_SHAPES", "10000"))
 BLOCKS = 24
 # what is compiled: key heads, group, dimension, page size, dtype, tile
 SETTINGS = (
-    (8, 4, 128, 16, torch.bfloat16, Tile(16, 128, 4, 2, 2)),
+    (8, 4, 128, 16, torch.bfloat16, Tile(16, 64, 4, 3, 2)),
     (8, 4, 128, 16, torch.bfloat16, Tile(32, 64, 4, 3, 2)),
     (8, 4, 128, 16, torch.bfloat16, Tile(64, 64, 4, 3, 2)),
     (8, 4, 128, 16, torch.bfloat16, Tile(128, 64, 8, 3, 1)),
-    (8, 4, 128, 16, torch.bfloat16, Tile(128, 64, 8, 3, 1, True)),
+    (8, 4, 128, 16, torch.bfloat16, Tile(64, 32, 4, 4, 2)),
     (3, 3, 64, 16, torch.bfloat16, Tile(64, 64, 4, 3, 2)),
-    (3, 3, 64, 48, torch.float16, Tile(128, 64, 8, 3, 1, True)),
+    (3, 3, 64, 16, torch.bfloat16, Tile(16, 64, 4, 3, 2)),
     (3, 3, 64, 48, torch.float16, Tile(128, 64, 8, 3, 1)),
     (2, 8, 128, 64, torch.float16, Tile(64, 64, 4, 2, 2)),
     (2, 1, 64, 32, torch.float32, Tile(16, 32, 4, 2, 1)),
