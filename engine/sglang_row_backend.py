@@ -6,7 +6,8 @@ import torch
 from sglang.srt.layers.attention.triton_backend import TritonAttnBackend
 from torch import Tensor
 
-from recguide.engine.sglang_attention import RowPlans, write_and_read
+from recguide.engine.row_plans import RowPlans
+from recguide.engine.sglang_attention import write_and_read
 from recguide.engine.sglang_inputs import BlockForward
 
 if TYPE_CHECKING:
