@@ -146,7 +146,10 @@ class RowPlan:
         return self.partial if dtype == torch.float32 else self.partial.view(dtype)
 
     def update(self, rows: Rows) -> None:
-        """Plan these rows, on the device; a CUDA graph may replay it after the rows' tensors have changed in place."""
+        """Plan these rows, their lengths and what their tokens see, on the device.
+
+        A CUDA graph may replay it after the rows' tensors have changed in place.
+        """
         if rows.num_requests > self.requests or rows.visible.shape[0] > self.tokens:
             raise ValueError(
                 f"{rows.num_requests} requests with {rows.visible.shape[0]} tokens: "
