@@ -1,15 +1,17 @@
 """RECGUIDE as SGLang knows a speculative algorithm: what it is asked for, and how its arguments are checked."""
 
+from dataclasses import fields, is_dataclass
 from typing import TYPE_CHECKING
 
+import msgspec
 from sglang.srt.managers.overlap_utils import FutureMap
+from sglang.srt.server_args import ServerArgs
 from sglang.srt.speculative.spec_registry import CustomSpecAlgo
 
 from recguide.engine.sglang_options import check_arguments, derived
 
 if TYPE_CHECKING:
     from sglang.srt.mem_cache.memory_pool import ReqToTokenPool
-    from sglang.srt.server_args import ServerArgs
 
 NAME = "RECGUIDE"
 
@@ -34,9 +36,15 @@ class RecGuideAlgorithm(CustomSpecAlgo):
         return FutureMap(device, self, req_to_token_pool, **wanted)
 
 
-def validate(args: "ServerArgs") -> None:
+def defaults() -> dict[str, object]:
+    """What SGLang's arguments are by themselves; later versions keep them in another kind of class."""
+    known = fields(ServerArgs) if is_dataclass(ServerArgs) else msgspec.structs.fields(ServerArgs)
+    return {field.name: field.default for field in known}
+
+
+def validate(args: ServerArgs) -> None:
     """Check the arguments of a server and set what follows from them; InputError for what cannot be served."""
-    for name, value in derived(check_arguments(args)).items():
+    for name, value in derived(check_arguments(args, defaults())).items():
         setattr(args, name, value)
     # the next block and its branches depend on what a verification found
     args.disable_overlap_schedule = True

@@ -6,7 +6,7 @@ the options below. How wide a forward gets follows from the policy.
 
 import json
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, fields, is_dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -216,12 +216,15 @@ UNSUPPORTED: Mapping[str, tuple[Any, ...]] = {
 """What of SGLang's other options has to have these values."""
 
 
-def check_arguments(args: "ServerArgs") -> Plan:
-    """InputError for arguments of SGLang's that contradict the policy or mean nothing; gives what they come to."""
-    for field in fields(args) if is_dataclass(args) else ():
-        short = field.name.removeprefix("speculative_")
-        if short != field.name and short not in OURS + DERIVED and getattr(args, field.name) != field.default:
-            _refuse(field.name, getattr(args, field.name), "nothing, it is not looked at")
+def check_arguments(args: "ServerArgs", defaults: Mapping[str, object]) -> Plan:
+    """InputError for arguments that contradict the policy or mean nothing; gives what they come to.
+
+    ``defaults`` is what SGLang's arguments are where nobody gives them.
+    """
+    for name, default in defaults.items():
+        short = name.removeprefix("speculative_")
+        if short != name and short not in OURS + DERIVED and getattr(args, name) != default:
+            _refuse(name, getattr(args, name), "nothing, it is not looked at")
     for name, allowed in UNSUPPORTED.items():
         if hasattr(args, name) and getattr(args, name) not in allowed:
             _refuse(name, getattr(args, name), " or ".join(map(repr, allowed)))

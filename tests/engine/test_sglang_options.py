@@ -154,11 +154,12 @@ def test_policies_that_learn_from_times_run_on_one_gpu_alone() -> None:
 )
 def test_arguments_that_contradict_the_policy_are_refused(changes: dict[str, object], says: str) -> None:
     with pytest.raises(InputError, match=says):
-        check_arguments(Arguments(**changes))
+        check_arguments(Arguments(**changes), vars(Arguments()))
 
 
 def test_what_follows_from_the_policy_may_be_said() -> None:
-    check_arguments(Arguments(speculative_num_draft_tokens=32, speculative_num_steps=1, speculative_eagle_topk=1))
+    known = Arguments(speculative_num_draft_tokens=32, speculative_num_steps=1, speculative_eagle_topk=1)
+    assert check_arguments(known, vars(Arguments())).width == 32
 
 
 def test_a_forced_trace_brings_its_block_sizes(tmp_path: Path) -> None:

@@ -21,6 +21,8 @@ from recguide.engine import sglang_hooks, sglang_plugin
 from recguide.engine.sglang_algorithm import NAME, RecGuideAlgorithm, is_ours
 from recguide.traces.errors import InputError
 
+LATER = importlib.util.find_spec("sglang.srt.arg_groups.model_override_base") is not None
+
 
 @pytest.fixture(scope="module", autouse=True)
 def loaded() -> None:
@@ -28,12 +30,16 @@ def loaded() -> None:
 
 
 def arguments(**changes: object) -> ServerArgs:
-    return ServerArgs(**{**ENGINE_ARGS, "speculative_algorithm": "recguide", **changes})
+    args = ServerArgs(**{**ENGINE_ARGS, "speculative_algorithm": "recguide", **changes})
+    if LATER:
+        # what follows from arguments is worked out when a server starts
+        args.resolve_once()
+    return args
 
 
 def resolved(args: ServerArgs) -> Any:
     """The arguments with what validators have set, which later versions keep apart."""
-    if importlib.util.find_spec("sglang.srt.arg_groups.model_override_base") is None:
+    if not LATER:
         return args
     from sglang.srt.arg_groups.model_override_base import resolving_view
 
