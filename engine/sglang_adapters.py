@@ -75,16 +75,18 @@ class DraftUpdate(nn.Module):
     def _added(
         self, projection: nn.Module, given: tuple[Tensor, ...], found: tuple[Tensor, Tensor | None]
     ) -> tuple[Tensor, Tensor | None] | None:
-        gate = self.routing.gate
+        gate, y = self.routing.gate, found[0]
         if gate is False:
             return None
         inner = F.linear(given[0].to(self.a.dtype), self.a)
         if self.cut.size > 1 and not self.cut.parts:
             inner = tensor_model_parallel_all_reduce(inner)
-        update = F.linear(inner, self.b)
         if isinstance(gate, Tensor):
-            update = update * gate
-        return (found[0] + update).to(found[0].dtype), found[1]
+            inner = inner * gate
+        if y.dtype == self.b.dtype:
+            # the product adds to what is there; tokens that are no drafts get a sum with zeros
+            return y.addmm_(inner, self.b.T), found[1]
+        return (y + F.linear(inner, self.b)).to(y.dtype), found[1]
 
 
 def merge(projection: LinearBase, cut: Cut, a: Tensor, b: Tensor) -> None:

@@ -11,7 +11,7 @@ from recguide.engine.adapters import PROJECTIONS, read_info, read_tensors, resol
 from recguide.engine.checkpoints import read_weights, weights_sha256
 from recguide.engine.configs import read_config
 from recguide.engine.hub import cached_folder
-from recguide.engine.lora import RELEASED, is_lora, lora_rank, read_lora
+from recguide.engine.lora import RELEASED, WEIGHTS, is_lora, lora_rank, read_lora
 from recguide.engine.model import ModelConfig
 from recguide.traces.errors import InputError
 
@@ -85,7 +85,9 @@ def adapter_plan(model: str, given: str | None) -> AdapterPlan:
         return AdapterPlan(folder, config, None, config.mask_id, config.draft_shift, {})
     if is_lora(adapter):
         ranks = {"out": lora_rank(adapter)}
-        return AdapterPlan(folder, config, adapter, config.mask_id, config.draft_shift, ranks, torch.float32)
+        # as it is stored; one that is to be drawn is as our own engine draws it
+        dtype = torch.float32 if (adapter / WEIGHTS).exists() else None
+        return AdapterPlan(folder, config, adapter, config.mask_id, config.draft_shift, ranks, dtype)
     info = read_info(adapter)
     ranks = dict.fromkeys(PROJECTIONS, info.draft_rank) if info.draft_rank else {}
     return AdapterPlan(folder, config, adapter, info.mask_id, info.draft_shift, ranks, embeds_mask=True)

@@ -19,6 +19,8 @@ if not PRESENT:
 
 from sglang_runs import by_our_engine, under_recguide, under_sglang
 
+from recguide.engine.sglang_adapters import Cut
+
 PROMPTS, COUNT, POLICY = prompts(6), 32, "fixed:8"
 
 
@@ -98,3 +100,19 @@ def test_an_adapter_of_ours_is_merged_and_routed(plain: list[list[int]], adapter
     ours = by_our_engine(TOY, PROMPTS, COUNT, POLICY, str(adapter))
     assert (found.tokens, found.rounds) == (ours.tokens, ours.rounds)
     assert found.tokens != plain
+
+
+@pytest.mark.parametrize("size", [1, 2])
+def test_an_update_is_cut_as_its_projection_is(size: int) -> None:
+    """Under tensor parallelism: all processes' parts together are the whole update."""
+    draw = torch.Generator().manual_seed(0)
+    a, b = torch.randn(4, 12, generator=draw), torch.randn(16, 4, generator=draw)
+    fused = [Cut((8, 4, 4), rank, size) for rank in range(size)]
+    parts = [cut.outputs(b) @ cut.inputs(a) for cut in fused]
+    # queries, keys and values of each process lie behind each other
+    q, k, v = (torch.cat([part.split([8 // size, 4 // size, 4 // size])[i] for part in parts]) for i in range(3))
+    torch.testing.assert_close(torch.cat([q, k, v]), b @ a)
+    rows = [Cut((), rank, size) for rank in range(size)]
+    x = torch.randn(3, 12, generator=draw)
+    inner = sum(cut.inputs(x) @ cut.inputs(a).T for cut in rows)
+    torch.testing.assert_close(inner @ rows[0].outputs(b).T, x @ (b @ a).T)
