@@ -25,6 +25,8 @@ if TYPE_CHECKING:
     from transformers import PretrainedConfig
 
 ALGORITHM = "RECGUIDE"
+PERIOD = 16384
+"""Positions up to which queries are not scaled, where a configuration does not say."""
 # where our projections are in a layer of SGLang's
 _PLACES = {
     "qkv": "self_attn.qkv_proj",
@@ -141,6 +143,17 @@ class Ministral3SelfSpeculator(LlamaSelfSpeculator, Ministral3ForCausalLM):
     """Ministral 3 and Nemotron-Labs-Diffusion."""
 
     decoder = DraftingMinistral3
+
+    def _init_model(
+        self, config: "PretrainedConfig", quant_config: "QuantizationConfig | None" = None, prefix: str = ""
+    ) -> DraftingLlama:
+        model = super()._init_model(config, quant_config, prefix)
+        period = getattr(config, "original_max_position_embeddings", PERIOD)
+        if (get_server_args().context_length or config.max_position_embeddings) <= period:
+            # queries are scaled by 1 up to there: eight launches a layer for nothing
+            for layer in model.layers:
+                layer.self_attn.llama_4_scaling_beta = None
+        return model
 
 
 def renamed(weights: Iterable[tuple[str, Tensor]]) -> Iterator[tuple[str, Tensor]]:
