@@ -1,0 +1,125 @@
+"""What the engine does for many requests at once, against the same done one by one."""
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from tiny import TINY
+
+from recguide.engine.batches import batch_of, draft_batch, verify_batch
+from recguide.engine.outcomes import accepted
+from recguide.engine.pages import HeldPages, PagedCache, PagePool
+from recguide.engine.planning import draft_piece, verify_piece
+from recguide.engine.requests import Live, Roster, Wish
+
+PAGES = 60
+
+
+def live_of(number=0, prompt=3, tokens=(5,), left=9, eos=()):
+    return Live(number, [4] * prompt, Wish(99), frozenset(eos), left, tokens=list(tokens))
+
+
+@settings(max_examples=60)
+@given(size=st.integers(1, 6), count=st.integers(1, 5), data=st.data())
+def test_acceptance_of_many_is_that_of_each(size, count, data) -> None:
+    token = st.integers(0, 3)
+    drafted = np.array(data.draw(st.lists(token, min_size=count * (size - 1), max_size=count * (size - 1))), np.int64)
+    verified = np.array(data.draw(st.lists(token, min_size=count * size, max_size=count * size)), np.int64)
+    drafted, verified = drafted.reshape(count, size - 1), verified.reshape(count, size)
+    kinds = st.sampled_from([(), (0,), (1, 2)])
+    lives = [live_of(left=data.draw(st.integers(1, 7)), eos=data.draw(kinds)) for _ in range(count)]
+    took = accepted(lives, drafted, verified)
+    for row, live in enumerate(lives):
+        whole = next((i for i in range(size - 1) if drafted[row, i] != verified[row, i]), size - 1) + 1
+        ends = [i for i in range(whole) if verified[row, i] in live.eos_ids]
+        # what is drafted behind the end counts as a mismatch, whose correction is the next token
+        accept_len = min(whole, ends[0] + 2) if ends else whole
+        emitted = min(accept_len, live.tokens_left, *(at + 1 for at in ends[:1]))
+        goes_on = emitted < live.tokens_left and not (ends and ends[0] < emitted)
+        found = took.accept_len[row], took.emitted[row], took.lives[row], took.token[row]
+        assert found == (accept_len, emitted, goes_on, verified[row, accept_len - 1])
+
+
+@settings(max_examples=40)
+@given(steps=st.lists(st.lists(st.integers(1, 6), min_size=10, max_size=10), min_size=1, max_size=8))
+def test_pages_of_many_requests_change_together(steps) -> None:
+    pool, held = PagePool(PAGES), [HeldPages() for _ in range(10)]
+    for pages in held:
+        pool.resize(pages, 1)
+    for counts in steps:
+        before = [pages.ids.tolist() for pages in held]
+        pool.resize_all(held, np.array(counts))
+        assert [len(pages) for pages in held] == counts
+        # a request keeps what it goes on holding
+        for pages, had, count in zip(held, before, counts, strict=True):
+            assert pages.ids.tolist()[: len(had)] == had[:count]
+        pool.check(held)
+    with pytest.raises(RuntimeError, match="are free"):
+        pool.resize_all(held, np.full(10, 7))
+    for pages in held:
+        pool.resize(pages, 0)
+    assert pool.num_free == PAGES
+
+
+def test_page_tables_have_own_pages_and_scratch_behind_them() -> None:
+    pool, held = PagePool(PAGES), [HeldPages() for _ in range(20)]
+    for number, pages in enumerate(held):
+        pool.resize(pages, 1 + number % 4)
+    cache = PagedCache(TINY, PAGES, 4, 20, 12, torch.device("cpu"), torch.float32)
+    table = np.full((32, 8), -1, np.int32)
+    counts = np.array([len(pages) + number % 3 for number, pages in enumerate(held)])
+    cache.fill_table(table, held, counts)
+    for row, pages, count, spare in zip(table, held, counts.tolist(), cache.scratch.tolist(), strict=False):
+        assert row[:count].tolist() == [*pages.ids.tolist(), *spare][:count]
+    pool.resize(held[0], 0)
+    with_nothing = np.zeros((1, 8), np.int32)
+    cache.fill_table(with_nothing, [HeldPages()], np.array([2]))
+    assert with_nothing[0, :2].tolist() == cache.scratch[0, :2].tolist()
+
+
+@pytest.mark.parametrize("sizes", [[4] * 3, [4, 1, 8], [1, 1, 1]])
+@pytest.mark.parametrize("padding", [False, True])
+@pytest.mark.parametrize("shift", [0, 1])
+def test_batches_are_what_pieces_of_each_request_are(sizes, padding, shift) -> None:
+    lives = [live_of(number, 3 + number, (5, 6 + number)) for number in range(3)]
+    cached, seeds = np.array([live.cached for live in lives]), np.array([live.tokens[-1] for live in lives])
+    filled = [max(sizes)] * 3 if padding else sizes
+    rounds = list(zip(lives, sizes, filled, strict=True))
+    drafts = [draft_piece(live, size, fill, 3, shift) for live, size, fill in rounds if fill > 1]
+    if drafts:
+        assert_same(draft_batch(lives, cached, seeds, sizes, filled, (3, shift)), drafts)
+    verifies = [verify_piece(live, size, fill, 3) for live, size, fill in rounds]
+    assert_same(verify_batch(lives, cached, seeds, sizes, filled, 3), verifies)
+
+
+def assert_same(batch, pieces) -> None:
+    wanted = batch_of(pieces)
+    for name in ("lens", "starts", "owner", "within", "offsets", "visible", "gate", "scored", "predicts"):
+        assert np.array_equal(getattr(batch.frame, name), getattr(wanted.frame, name)), name
+    assert batch.ids.tolist() == wanted.ids.tolist()
+    for found, piece in zip(batch, pieces, strict=True):
+        assert (found.live, found.cached) == (piece.live, piece.cached)
+        assert np.array_equal(found.ids, piece.ids)
+    assert len(batch[1:]) == len(pieces) - 1
+
+
+def test_a_roster_follows_its_requests_and_says_when_it_does_not() -> None:
+    roster = Roster()
+    for number in range(4):
+        roster.append(live_of(number, 3 + number))
+    gone = roster[1]
+    roster.leave([gone])
+    for live, count in zip(roster, (2, 0, 3), strict=True):
+        live.tokens += [7] * count
+        if count:
+            live.block_size, live.accept_len, live.ran = 4, count, 1
+    roster.moved(None, np.array([2, 0, 3]), np.array([4, 0, 4]), 1)
+    roster.check()
+    roster[0].tokens += [7]
+    roster[0].block_size, roster[0].accept_len, roster[0].ran = 8, 1, 2
+    roster.moved(np.array([0]), np.array([1]), np.array([8]), 2)
+    roster.check()
+    roster[2].tokens.append(9)
+    with pytest.raises(RuntimeError, match="running requests"):
+        roster.check()
