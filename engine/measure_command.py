@@ -45,6 +45,7 @@ class MeasureOptions:
     seed: int
     dtype: str
     device: str
+    pin: bool = False
 
 
 def measure(
@@ -79,6 +80,7 @@ def measure(
     seed: Annotated[int, typer.Option(min=0, help="of the order in which requests are sent")] = 0,
     dtype: Annotated[str, typer.Option(help="bf16 or fp32")] = "bf16",
     device: Annotated[str, typer.Option(help="auto, cpu, cuda, cuda:1, ...")] = "auto",
+    pin: Annotated[bool, typer.Option("--pin", help="keep the thread that serves on the fastest CPU")] = False,
 ) -> None:
     """Serve recorded requests in closed loops, and write what every step did and took, for `recguide validate`.
 
@@ -113,6 +115,7 @@ def measure(
         seed=seed,
         dtype=dtype,
         device=device,
+        pin=pin,
     )
     _run(options)
 

@@ -13,6 +13,7 @@ from recguide.engine.campaign import Found, Server, Stop, closed_loop, engine_co
 from recguide.engine.environment import command_line, gpu_name, machine_of
 from recguide.engine.loading import LoadedModel, open_model
 from recguide.engine.measure_command import MeasureOptions
+from recguide.engine.pinning import loop_s, pin_to_fastest
 from recguide.engine.policyof import costs_of, policy_of
 from recguide.engine.served import NOTE
 from recguide.engine.station import Station
@@ -58,6 +59,7 @@ class Bench:
     prompts: Mapping[str, Sequence[int]] | None
     costs: CostModel | None
     command: str
+    machine: Mapping[str, str]
     session: int = 0
     servers: dict[str, Server] = field(default_factory=dict)
     """By dataset. All of them have the same engine."""
@@ -99,6 +101,8 @@ def run(options: MeasureOptions) -> Iterator[tuple[Path, float]]:
     bench = replace(bench, session=manifest.sessions)
     tasks = _tasks(options)
     anchors = [Task(PointKey(*key), 1, ROLES[1]) for key in options.anchors] if tasks else []
+    if options.pin:
+        pin_to_fastest()
     # what all runs share is none of what is to be looked through for garbage
     gc.collect()
     gc.freeze()
@@ -135,7 +139,7 @@ def _prepared(options: MeasureOptions) -> Bench:
             f"at most {context}, the model's")  # fmt: skip
     costs = costs_of(options.profile)
     prompts = None if forced else prompts_of(trace, model, options.dataset_path)
-    return Bench(options, model, trace, prompts, costs, command_line())
+    return Bench(options, model, trace, prompts, costs, command_line(), machine_of(model.decoder.device))
 
 
 def _check_model(model: LoadedModel, origin: Provenance) -> None:
@@ -236,7 +240,8 @@ def _about(bench: Bench, task: Task, names: Sequence[str]) -> About:
         "weights_sha256": model.weights_sha256,
         "adapter_sha256": model.adapter_sha256 or "none",
         "dtype": options.dtype,
-        **machine_of(model.decoder.device),
+        **bench.machine,
+        "python_loop_us": f"{loop_s() * 1e6:.0f}",
         "command": bench.command,
         "created": datetime.now(UTC).isoformat(timespec="seconds"),
     }

@@ -32,7 +32,7 @@ class Prefills:
         return prompt_piece(live, done, count, masks, self.setup.mask_id, self.setup.shift)
 
     def _changes(self, pieces: Sequence[Piece]) -> list[Change]:
-        found, at, changes = self.setup.forwards.read(self.setup.forwards.run(pieces, graph=False)), 0, []
+        found, at, changes = self.setup.forwards.read(self.setup.forwards.run(pieces)), 0, []
         for piece in pieces:
             count = len(piece.layout.scored)
             if count:

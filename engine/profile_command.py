@@ -31,6 +31,7 @@ def profile(
     seconds: Annotated[float, typer.Option(min=1, help="no further pass after this time, but two at least")] = 600.0,
     dtype: Annotated[str, typer.Option(help="bf16 or fp32")] = "bf16",
     device: Annotated[str, typer.Option()] = "auto",
+    pin: Annotated[bool, typer.Option("--pin", help="keep the thread that serves on the fastest CPU")] = False,
 ) -> None:
     """Time steps of the serving engine: forwards of every kind by the GPU's clock, and what the host adds to them.
 
@@ -38,6 +39,7 @@ def profile(
     each further pass replaces it.
     """
     from recguide.engine.loading import open_model
+    from recguide.engine.pinning import pin_to_fastest
     from recguide.engine.profiling import LAYOUTS, Effort, Grid
 
     if not output.parent.is_dir():
@@ -56,6 +58,8 @@ def profile(
         layout_requests,
         tuple(name.strip() for name in layouts.split(",") if name.strip()),
     )
+    if pin:
+        pin_to_fastest()
     count = _measure(loaded, grid, Effort(repeats, least_ms * 1e-3, seconds), output, _header(loaded, dtype))
     typer.echo(f"{output}\t{count} rows")
 

@@ -20,9 +20,9 @@ recguide() { (cd "$HERE" && "$PYTHON" "$ROOT/scripts/gpu/command.py" "$@"); }
 # a run that has begun goes to its end
 : "${MARGIN:=15}" "${REPORT:=complete}" "${PROFILE_SECONDS:=}" "${REPEATS:=3}" "${STEADY:=1.25}"
 : "${LEVELS:=1,2,4,8,16,32,64,128}" "${HELD_OUT:=20 40 80}" "${APART_AT:=8 64}"
-BLOCKS="8 16 32" EFFORT="--steady-seconds $STEADY --anchor fixed:16@16"
+BLOCKS="8 16 32" EFFORT="--steady-seconds $STEADY --anchor fixed:16@16 --pin"
 # above its switch regime is adaptive, and overlap is for a few requests
-FEW="overlap@1,2,4 regime:file=policy.json@1,2,4,8,32"
+FEW="overlap@1,2,4 regime:file=policy.json@${REGIME_AT:=1,2,4,8,32}"
 PROMPTS=""; for name in gsm8k math500 aime2025 humaneval mbpp livecodebench ifeval mmlu_stem mt_bench; do
   PROMPTS="$PROMPTS --dataset-path $HELD/data/prompts/$name.jsonl"
 done
@@ -61,7 +61,7 @@ from recguide.sim.paper.acceptance import paper_trace; from recguide.traces.file
 write_trace(paper_trace('8b'), Path(argv[1]), compression_level=1)" "$HERE/paper.parquet"
 fi
 if [ "$PROFILE_SECONDS" ] && [ ! -f "$HERE/$MODEL.csv" ]; then
-  recguide profile "$MODEL" $GRID --seconds "$PROFILE_SECONDS" --output "$MODEL.csv"
+  recguide profile "$MODEL" $GRID --pin --seconds "$PROFILE_SECONDS" --output "$MODEL.csv"
   cp "$HERE/$MODEL.csv" "$OUT/"
 fi
 [ ! -f "$HERE/$MODEL.csv" ] || PROFILE=$MODEL.csv
@@ -80,7 +80,7 @@ pack() {
 trap 'trap - EXIT; pack; ls -l "$OUT"' EXIT
 
 FIXED=$(for size in $BLOCKS; do echo "fixed:$size"; done)
-ALL="ar $FIXED $EACH"; [ "$TOY" ] || ALL="$ALL recipe"
+ALL="ar $FIXED $EACH"; [ "$TOY" ] || FEW="$FEW recipe${RECIPE_AT:+@$RECIPE_AT}"
 MORE=$(for count in $HELD_OUT; do for policy in $ALL; do echo "$policy@$count"; done; done
   for count in $APART_AT; do for data in $APART; do for policy in $ALL; do echo "$policy@$count@$data"; done; done; done)
 STATUS=0 LEFT=$((END - SECONDS - MARGIN))
