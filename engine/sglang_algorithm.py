@@ -1,5 +1,6 @@
 """RECGUIDE as SGLang knows a speculative algorithm: what it is asked for, and how its arguments are checked."""
 
+import logging
 from dataclasses import fields, is_dataclass
 from typing import TYPE_CHECKING
 
@@ -8,12 +9,15 @@ from sglang.srt.managers.overlap_utils import FutureMap
 from sglang.srt.server_args import ServerArgs
 from sglang.srt.speculative.spec_registry import CustomSpecAlgo
 
+from recguide.engine.sglang_attention import NAME as BACKEND
 from recguide.engine.sglang_options import check_arguments, derived
 
 if TYPE_CHECKING:
     from sglang.srt.mem_cache.memory_pool import ReqToTokenPool
 
-NAME = "RECGUIDE"
+ON_CPU = "torch_native"
+"""The name that our backend stands under there."""
+logger = logging.getLogger(__name__)
 
 
 class RecGuideAlgorithm(CustomSpecAlgo):
@@ -48,8 +52,7 @@ def validate(args: ServerArgs) -> None:
         setattr(args, name, value)
     # the next block and its branches depend on what a verification found
     args.disable_overlap_schedule = True
-
-
-def is_ours(algorithm: object) -> bool:
-    """Whether this is RECGUIDE: SGLang's object for an algorithm, or a name."""
-    return bool(getattr(algorithm, "name", algorithm) == NAME)
+    backend = ON_CPU if str(args.device) == "cpu" else BACKEND
+    if args.attention_backend != backend:
+        logger.warning("recguide: attention backend %s gives way to %s", args.attention_backend, backend)
+    args.attention_backend = backend

@@ -9,7 +9,7 @@ import importlib
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
-from recguide.engine.sglang_algorithm import is_ours
+from recguide.engine.sglang_options import is_ours
 from recguide.engine.sglang_requests import live_of
 from recguide.traces.errors import InputError
 

@@ -18,11 +18,14 @@ from recguide.sim.batching import batching_named
 from recguide.sim.catalogue import POLICIES, REGIME_OPTIONS, make_policy
 from recguide.sim.costs import CostModel, constant_costs
 from recguide.sim.curves import Curve
+from recguide.sim.joint import Joint
+from recguide.sim.joint_file import KIND as JOINT
+from recguide.sim.joint_file import read_joint
 from recguide.sim.methods import Policy
 from recguide.sim.options import parse_options
-from recguide.sim.overlap import Overlap
 from recguide.sim.tidar import Tidar
 from recguide.sim.tiers import KIND as TIERS
+from recguide.sim.trimmed import Ragged
 from recguide.traces.dense import DenseTrace
 from recguide.traces.documents import read_json
 from recguide.traces.errors import InputError
@@ -31,11 +34,18 @@ from recguide.traces.files import read_traces
 if TYPE_CHECKING:
     from sglang.srt.server_args import ServerArgs
 
+NAME = "RECGUIDE"
+"""Of the algorithm."""
 DEFAULT_POLICY = "fixed:16"
 BLOCK_SIZES = (4, 8, 16, 32)
-FITTED = ("adaptive", "adaptive-s", "regime")
+FITTED = ("adaptive", "adaptive-s", "regime", "joint")
 MEASURES_TIME = ("bandit",)
 """Policies whose choices depend on measured seconds, which differ from GPU to GPU."""
+
+
+def is_ours(algorithm: object) -> bool:
+    """Whether this is RECGUIDE: SGLang's object for an algorithm, or a name."""
+    return bool(getattr(algorithm, "name", algorithm) == NAME)
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,8 +123,8 @@ def _parsed(told: str) -> Mapping[str, Any]:
 def _policy_in(path: Path, document: Mapping[str, Any]) -> str:
     """The policy that a policy file holds."""
     kind = document.get("kind")
-    if kind not in (ADAPTIVE, TIERS):
-        raise InputError(f"{path}: kind: found {kind!r}, allowed: {ADAPTIVE!r} or {TIERS!r}")
+    if kind not in (ADAPTIVE, JOINT, TIERS):
+        raise InputError(f"{path}: kind: found {kind!r}, allowed: {ADAPTIVE!r}, {JOINT!r} or {TIERS!r}")
     return f"{kind}:{path}"
 
 
@@ -165,17 +175,20 @@ def _policy(options: PluginOptions, sizes: tuple[int, ...], names: Sequence[str]
     name, (head, _, argument) = options.policy, options.policy.partition(":")
     if gpus > 1 and head in MEASURES_TIME:
         raise InputError(f"policy {name!r}: learns from measured times, allowed: one GPU, for they differ between GPUs")
-    if head in FITTED:
+    if head in FITTED and (head != "joint" or options.profile is not None):
         fit = _fit_in(name, argument if head != "regime" else parse_options(argument, REGIME_OPTIONS).get("file", ""))
         model = fit.model if fit.model in names else names[0]
         costs = _costs_of_fit(name, fit) if options.profile is None else costs_of(options.profile) or constant_costs()
-        return make_policy(name, rounds_named(sizes, model), costs)
+        policy = make_policy(name, rounds_named(sizes, model), costs)
+        if isinstance(policy, Joint) and policy.clairvoyant:
+            raise InputError(f"policy {name!r}: knows the future, and cannot be served")
+        return policy
     if head in LOOK_AT_COSTS and options.profile is None:
         raise InputError(f"policy {name!r}: needs a profile of this GPU and model, the option 'profile'")
     policy = policy_of(name, sizes, names[0], costs_of(options.profile))
     if isinstance(policy, Tidar):
         raise InputError(f"policy {name!r}: drafts within the prefill, which is SGLang's own, and is not served here")
-    if not isinstance(policy, Overlap) and not callable(policy):
+    if isinstance(policy, Ragged):
         raise InputError(f"policy {name!r}: only simulated, not served")
     return policy
 
@@ -183,7 +196,7 @@ def _policy(options: PluginOptions, sizes: tuple[int, ...], names: Sequence[str]
 def _fit_in(name: str, path: str) -> Adaptive:
     if not path:
         raise InputError(f"policy {name!r}: needs a policy file; `recguide fit` makes one")
-    return read_policy(Path(path))
+    return read_joint(Path(path)).fitted if name.startswith("joint") else read_policy(Path(path))
 
 
 def _costs_of_fit(name: str, fit: Adaptive) -> CostModel:
@@ -212,6 +225,8 @@ UNSUPPORTED: Mapping[str, tuple[Any, ...]] = {
     "disaggregation_mode": ("null",),
     "dllm_algorithm": (None,),
     "enable_hisparse": (False,),
+    "prefill_attention_backend": (None,),
+    "decode_attention_backend": (None,),
 }
 """What of SGLang's other options has to have these values."""
 

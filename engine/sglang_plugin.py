@@ -1,7 +1,9 @@
 """The plugin that SGLang finds by its entry point: `--speculative-algorithm RECGUIDE` on an unmodified SGLang."""
 
-from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from collections.abc import Callable
+from typing import TYPE_CHECKING, NoReturn
+
+from recguide.engine.sglang_options import NAME
 
 if TYPE_CHECKING:
     from sglang.srt.server_args import ServerArgs
@@ -17,41 +19,70 @@ def register() -> None:
     """
     import sglang
 
-    from recguide.engine.sglang_hooks import problems, targets
+    from recguide.engine.sglang_hooks import problems
 
-    found = problems(sglang.__version__)
-    if not any(" has no " in problem for problem in found):
-        from sglang.srt.plugins.hook_registry import HookRegistry, HookType
+    version = sglang.__version__
+    try:
+        found = problems(version)
+        if not found:
+            _hook(version)
+    except (ImportError, AttributeError) as error:
+        found = [f"SGLang {version}: {type(error).__name__}: {error}"]
+    if found:
+        _refuse("recguide: " + "; ".join(found))
+    else:
+        _offer()
 
-        from recguide.engine.sglang_attention import register_backends
-        from recguide.engine.sglang_models import register_models
 
-        for place, hook in targets(sglang.__version__).items():
-            HookRegistry.register(place, hook, HookType.AROUND)
-        register_backends()
-        register_models()
-    _register_algorithm(found)
+def _hook(version: str) -> None:
+    """Put everything in place but the algorithm."""
+    from sglang.srt.plugins.hook_registry import HookRegistry, HookType
+    from sglang.srt.server_args import add_attention_backend_choices
+
+    from recguide.engine.sglang_attention import NAME as BACKEND
+    from recguide.engine.sglang_attention import register_backends
+    from recguide.engine.sglang_hooks import targets
+    from recguide.engine.sglang_models import register_models
+
+    register_models()
+    register_backends()
+    add_attention_backend_choices([BACKEND])
+    for place, hook in targets(version).items():
+        HookRegistry.register(place, hook, HookType.AROUND)
 
 
-def _register_algorithm(problems: Sequence[str]) -> None:
+def _offer() -> None:
+    """Let SGLang know the algorithm."""
     from sglang.srt.speculative.spec_info import SpeculativeAlgorithm
 
-    from recguide.engine.sglang_algorithm import NAME, RecGuideAlgorithm, validate
+    from recguide.engine.sglang_algorithm import RecGuideAlgorithm, validate
 
     def checked(args: "ServerArgs") -> None:
-        if problems:
-            raise RuntimeError("recguide: " + "; ".join(problems))
         check_hooks()
         validate(args)
 
-    @SpeculativeAlgorithm.register(
+    SpeculativeAlgorithm.register(
         NAME, supports_overlap=False, validate_server_args=checked, spec_class=RecGuideAlgorithm
-    )
-    def worker(args: "ServerArgs") -> type:
-        from recguide.engine.sglang_worker import RecGuideWorker
+    )(_worker)
 
-        check_hooks()
-        return RecGuideWorker
+
+def _worker(args: "ServerArgs") -> type:
+    from recguide.engine.sglang_worker import RecGuideWorker
+
+    check_hooks()
+    return RecGuideWorker
+
+
+def _refuse(problem: str) -> None:
+    """Let whoever asks for the algorithm know why it cannot be had."""
+    from sglang.srt.speculative.spec_info import SpeculativeAlgorithm
+
+    def refused(args: "ServerArgs") -> NoReturn:
+        raise RuntimeError(problem)
+
+    offer: Callable[[Callable[..., type]], object]
+    offer = SpeculativeAlgorithm.register(NAME, supports_overlap=False, validate_server_args=refused)
+    offer(refused)
 
 
 def check_hooks() -> None:

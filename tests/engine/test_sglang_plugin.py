@@ -18,7 +18,8 @@ from sglang.srt.speculative import spec_registry
 from sglang.srt.speculative.spec_info import SpeculativeAlgorithm
 
 from recguide.engine import sglang_hooks, sglang_plugin
-from recguide.engine.sglang_algorithm import NAME, RecGuideAlgorithm, is_ours
+from recguide.engine.sglang_algorithm import RecGuideAlgorithm
+from recguide.engine.sglang_options import NAME, is_ours
 from recguide.traces.errors import InputError
 
 LATER = importlib.util.find_spec("sglang.srt.arg_groups.model_override_base") is not None
