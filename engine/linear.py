@@ -4,7 +4,7 @@ A round is two forwards and one answer to the host, at its end. Requests of othe
 take part with their own size, without padding or filled up to the largest (section 5.3).
 """
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import repeat
 from typing import NamedTuple
@@ -117,6 +117,10 @@ class LinearWay:
 
     def run(self, planned: Planned) -> list[Change]:
         """Draft and verify; the host is asked for nothing in between."""
+        return self.begin(planned)()
+
+    def begin(self, planned: Planned) -> Callable[[], list[Change]]:
+        """Launch both."""
         blocks: Blocks = planned.what
         forwards, mask_id, shift = self.setup.forwards, self.setup.mask_id, self.setup.shift
         lives, cached, sizes, filled = blocks.lives, blocks.cached, blocks.sizes, blocks.filled
@@ -129,13 +133,16 @@ class LinearWay:
         # prepared while the draft runs, and what follows while the verify does
         statistics.append(forwards.run(verify_batch(lives, cached, seeds, sizes, filled, mask_id), fill))
         parts = [self._foretold(part) for part in _parts(blocks, seeds)]
-        found = forwards.read(*statistics)
+        return lambda: self._changes(parts, forwards.read(*statistics))
+
+    def _changes(self, parts: Sequence[Part], found: Scores) -> list[Change]:
+        """What became of the requests, in their order."""
         if len(parts) == 1:
             return self._rounds(parts[0], found)
         changes: dict[int, Change] = {}
         for part in parts:
             changes |= zip(part.places, self._rounds(part, found), strict=True)
-        return [changes[place] for place in range(len(lives))]
+        return [changes[place] for place in range(len(changes))]
 
     def _foretold(self, part: Part) -> Part:
         """The part with what the judge says of it, if forwards change nothing about that."""

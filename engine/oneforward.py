@@ -4,7 +4,7 @@ The forward carries everyone's next need: the verifier row and branches of those
 that do not. Verifier rows are never drafts to the adapter. Only they commit keys.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -56,9 +56,17 @@ class OneForwardWay:
 
     def run(self, planned: Planned) -> list[Change]:
         """Everyone's need in one forward."""
+        return self.begin(planned)()
+
+    def begin(self, planned: Planned) -> Callable[[], list[Change]]:
+        """Launch it."""
         needs: list[Need] = planned.what
-        pieces = [self._piece(need) for need in needs]
-        found = self.setup.forwards.read(self.setup.forwards.run(pieces))
+        forwards, pieces = self.setup.forwards, [self._piece(need) for need in needs]
+        statistics = forwards.run(pieces)
+        return lambda: self._changes(needs, pieces, forwards.read(statistics))
+
+    def _changes(self, needs: Sequence[Need], pieces: Sequence[Piece], found: Scores) -> list[Change]:
+        """What became of the requests, in their order."""
         counts = np.array([len(piece.layout.scored) for piece in pieces])
         starts = np.cumsum(counts) - counts
         broken = np.minimum.reduceat(found.first, starts) < 0

@@ -1,6 +1,6 @@
 """TiDAR: one forward verifies a draft and drafts behind each of its outcomes (`sim/tidar.py` says the rules)."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -45,9 +45,17 @@ class QuadraticWay:
 
     def run(self, planned: Planned) -> list[Change]:
         """Everyone's round in one forward."""
+        return self.begin(planned)()
+
+    def begin(self, planned: Planned) -> Callable[[], list[Change]]:
+        """Launch it."""
         rounds: list[tuple[Live, int]] = planned.what
-        pieces = [self._piece(live, size) for live, size in rounds]
-        found = self.setup.forwards.read(self.setup.forwards.run(pieces))
+        forwards, pieces = self.setup.forwards, [self._piece(live, size) for live, size in rounds]
+        statistics = forwards.run(pieces)
+        return lambda: self._rounds(rounds, pieces, forwards.read(statistics))
+
+    def _rounds(self, rounds: Sequence[tuple[Live, int]], pieces: Sequence[Piece], found: Scores) -> list[Change]:
+        """What became of the requests, in their order."""
         counts = np.array([len(piece.layout.scored) for piece in pieces])
         starts, sizes = np.cumsum(counts) - counts, np.array([size for _, size in rounds])
         changes: list[Change | None] = [None] * len(rounds)

@@ -134,6 +134,10 @@ class RehearsedWay:
         """As the way does."""
         return self.rehearsal.run(lambda: self.way.run(planned), lambda: self.way.draft_seconds(planned, 0.0))
 
+    def begin(self, planned: Planned) -> Callable[[], list[Change]]:
+        """All of it at its end: a step that is rehearsed runs more than once."""
+        return lambda: self.run(planned)
+
     def rehearse(self, lives: Sequence[Live]) -> Iterator[Planned]:
         """As the way rehearses."""
         return self.way.rehearse(lives)

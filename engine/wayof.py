@@ -1,6 +1,6 @@
 """From the simulator's policies to the ways of the engine: no policy is written a second time."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 
 from recguide.engine.jointly import JointWay
 from recguide.engine.linear import LinearWay
@@ -39,6 +39,12 @@ class SwitchingWay:
         way, own = planned.what
         changes: list[Change] = way.run(own)
         return changes
+
+    def begin(self, planned: Planned) -> Callable[[], list[Change]]:
+        """Launch it in that way."""
+        way, own = planned.what
+        end: Callable[[], list[Change]] = way.begin(own)
+        return end
 
     def rehearse(self, lives: Sequence[Live]) -> Iterator[Planned]:
         """What the way of this load rehearses."""

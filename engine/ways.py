@@ -1,6 +1,6 @@
 """What the ways to take running requests a step further have in common (`sim/steps.py` has their simulated twins)."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple, Protocol
 
@@ -40,6 +40,9 @@ class Way(Protocol):
 
     def run(self, planned: Planned) -> list[Change]:
         """Run it; nothing changes by it."""
+
+    def begin(self, planned: Planned) -> Callable[[], list[Change]]:
+        """Launch it; gives what waits for its end, and then says what :meth:`run` says."""
 
     def rehearse(self, lives: Sequence[Live]) -> Iterator[Planned]:
         """A step of each kind of so many requests."""
