@@ -31,6 +31,8 @@ def export(model: LoadedModel, folder: Path) -> None:
     tensors = {_stored(name): tensor.cpu().contiguous() for name, tensor in model.decoder.places().items()}
     with replacing(folder / "model.safetensors") as temporary:
         save_file(tensors, temporary, {"format": "pt"})
+        # the library makes files that nobody else may read
+        temporary.chmod(0o644)
 
 
 def export_shape(config: ModelConfig, folder: Path) -> None:
