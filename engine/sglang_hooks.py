@@ -29,12 +29,15 @@ def no_draft_pool(original: Hook, *args: object, **named: object) -> object:
     return None if is_ours(named["spec_algorithm"]) else original(*args, **named)
 
 
-def reserve_once(original: Hook, *args: object, **named: object) -> object:
-    """SGLang sets aside room for two rounds, because one may be in flight; here none is, and rows have room for one."""
+def long_rows(original: Hook, *args: object) -> object:
+    """Rows of slots have room for all that SGLang sets aside behind the longest request, which is two rounds."""
+    from sglang.srt.mem_cache.allocation_sizing import get_alloc_reserve_per_decode
     from sglang.srt.runtime_context import get_server_args
 
-    tokens = original(*args, **named)
-    return tokens // 2 if is_ours(get_server_args().speculative_algorithm) else tokens
+    tokens = original(*args)
+    return (
+        max(tokens, get_alloc_reserve_per_decode(*args)) if is_ours(get_server_args().speculative_algorithm) else tokens
+    )
 
 
 def no_draft_model(original: Hook, algorithm: str | None, *args: object, **named: object) -> object:
@@ -91,7 +94,7 @@ def those_who_emit(
 
 AROUND: Mapping[str, Hook] = {
     "sglang.srt.mem_cache.kv_cache_builder.get_draft_kv_pool": no_draft_pool,
-    "sglang.srt.mem_cache.allocation_sizing.get_alloc_reserve_per_decode": reserve_once,
+    "sglang.srt.mem_cache.allocation_sizing.get_req_to_token_extra_context_len": long_rows,
     "sglang.srt.arg_groups.speculative_hook._resolve_speculative_algorithm_alias": no_draft_model,
     "sglang.srt.managers.tp_worker.TpModelWorker.init_cuda_graphs": no_decode_graphs,
     "sglang.srt.managers.scheduler.Scheduler._add_request_to_queue": on_arrival,

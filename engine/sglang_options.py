@@ -66,6 +66,8 @@ class PluginOptions:
     """A folder for what was served, which is written whenever the cache is flushed."""
     cuda_graphs: bool = True
     """Whether forwards are captured on a GPU."""
+    ahead: bool | None = None
+    """Whether a step is launched before SGLang has dealt with the one before; None: on a GPU."""
 
 
 KINDS: Mapping[str, Callable[[Any], bool]] = {
@@ -81,6 +83,7 @@ KINDS: Mapping[str, Callable[[Any], bool]] = {
     "forced_trace": lambda value: isinstance(value, str),
     "log": lambda value: isinstance(value, str),
     "cuda_graphs": lambda value: isinstance(value, bool),
+    "ahead": lambda value: isinstance(value, bool),
 }
 ALLOWED = {
     "policy": "the name of a policy",
@@ -90,6 +93,7 @@ ALLOWED = {
     "forced_trace": "the path of a dense trace",
     "log": "the path of a folder",
     "cuda_graphs": "true or false",
+    "ahead": "true or false",
 }
 
 

@@ -6,11 +6,12 @@ verifies. Those who take no part emit nothing and wait.
 
 import time
 from collections.abc import Callable, Iterable, Sequence
+from typing import NamedTuple
 
 from recguide.engine.forwards import CAPTURE_AFTER
 from recguide.engine.outcomes import Change, apply
 from recguide.engine.requests import Live, Roster
-from recguide.engine.runlog import RunLog
+from recguide.engine.runlog import RunLog, Spent
 from recguide.engine.scores import Scores, is_broken
 from recguide.engine.served import ServedRun
 from recguide.engine.wayof import way_of
@@ -21,12 +22,31 @@ from recguide.sim.log import Step
 from recguide.sim.methods import Policy
 from recguide.sim.steps import Work
 
-MOST_STEPS = 2
-"""Of one call: a step of drafts alone emits nothing, and the one behind it verifies them."""
+MOST_STEPS = 3
+"""Of one call. A step that nobody is left of emits nothing, nor does one of drafts; the one behind verifies them."""
+
+
+class Begun(NamedTuple):
+    """A step that runs."""
+
+    planned: Planned
+    end: Callable[[], list[Change]]
+    started: float
+    known: dict[int, int]
+    """By the number of each request, how many tokens it had."""
+
+    def is_of(self, change: Change) -> bool:
+        """Whether its request still stands where it stood."""
+        return len(change.live.tokens) == self.known[change.live.number]
 
 
 class ScheduledRounds:
-    """Steps of one policy; ``keep`` keeps the log of all of them, and ``clock`` gives seconds."""
+    """Steps of one policy.
+
+    ``keep`` keeps the log of all of them, and ``clock`` gives seconds. With ``ahead`` the next step is launched as soon
+    as one is over, and runs while SGLang deals with its outcome. Who joins meanwhile takes part in the one after that,
+    and what is found of those who left is dropped.
+    """
 
     def __init__(
         self,
@@ -34,15 +54,21 @@ class ScheduledRounds:
         policy: Policy,
         batching: Batching,
         keep: bool = False,
+        ahead: bool = False,
         clock: Callable[[], float] = time.perf_counter,
     ) -> None:
         self.setup, self.way = setup, way_of(policy, setup, batching)
         self.signal: Signal | None = getattr(policy, "signal", None)
-        self.keep, self.clock = keep, clock
+        self.keep, self.ahead, self.clock = keep, ahead, clock
+        self._begun: Begun | None = None
         self.restart()
 
     def restart(self) -> None:
-        """Forget what was served."""
+        """Forget what was served; nobody may be."""
+        if self._begun is not None:
+            self._begun.end()
+            self.setup.forwards.spent()
+        self._begun, self._edge = None, 0.0
         self.log, self.served = RunLog(self.keep), ServedRun()
         self._started = self.clock()
         self._open: set[int] = set()
@@ -81,9 +107,11 @@ class ScheduledRounds:
             Change(live, error=VERIFY_BROKEN) if bad else Change(live, 0, 1, [token], [entropy])
             for live, bad, token, entropy in zip(lives, broken, tokens, entropies, strict=True)
         ]
+        apply(changes, None)
         for live in lives:
             live.ran = self.log.totals.steps + 1
-        self._done(changes, work, started, 0.0, None)
+        # what has been spent by a step that runs is told when that is over
+        self._done(changes, work, started, (0.0, 0.0, 0.0) if self._begun else (0.0, *self.setup.forwards.spent()))
         return changes
 
     def prepare(self, nobody: Live, counts: Iterable[int]) -> int:
@@ -112,26 +140,36 @@ class ScheduledRounds:
             changes = self._step(running)
             if any(change.tokens or change.error for change in changes):
                 break
+        going = [live for live in running if live.finish_reason is None]
+        if self.ahead and going:
+            self._begun = self._begin(going)
         return changes
 
-    def _step(self, running: Sequence[Live]) -> list[Change]:
+    def _begin(self, running: Sequence[Live]) -> Begun:
         started, lives = self.now, Roster()
         # where they stand is asked for more than once
         lives.extend(running)
         planned = self.way.plan(lives, self.log.totals.steps)
-        changes = self.way.run(planned)
-        seconds = self.now - started
-        self._done(changes, planned.work, started, self.way.draft_seconds(planned, seconds), planned)
+        known = {live.number: len(live.tokens) for live in running}
+        return Begun(planned, self.way.begin(planned), started, known)
+
+    def _step(self, running: Sequence[Live]) -> list[Change]:
+        begun, self._begun = self._begun or self._begin(running), None
+        found = begun.end()
+        here = {live.number for live in running}
+        changes = [change for change in found if change.live.number in here and begun.is_of(change)]
+        apply(changes, self.signal, self.log.totals.steps + 1)
+        seconds = self.now - max(begun.started, self._edge)
+        self.way.told(begun.planned, found, seconds)
+        draft_s = self.way.draft_seconds(begun.planned, seconds)
+        self._done(changes, begun.planned.work, begun.started, (draft_s, *self.setup.forwards.spent()))
         return changes
 
-    def _done(self, changes: list[Change], work: Work, started: float, draft_s: float, planned: Planned | None) -> None:
-        """Let requests be what the step made of them, and keep what there is to be kept."""
-        seconds = self.now - started
-        apply(changes, None if planned is None else self.signal, self.log.totals.steps + 1)
-        if planned is not None:
-            self.way.told(planned, changes, seconds)
-        device = (draft_s, *self.setup.forwards.spent())
-        self.log.step(Step(started, len(self._open), *work._replace(seconds=seconds)), device, None, changes)
+    def _done(self, changes: list[Change], work: Work, started: float, spent: Spent) -> None:
+        """Keep what there is to be kept of a step. Steps follow each other, whatever was launched when."""
+        started, now = max(started, self._edge), self.now
+        self._edge = now
+        self.log.step(Step(started, len(self._open), *work._replace(seconds=now - started)), spent, None, changes)
         if self.keep:
             self.served.see(changes)
         for change in changes:

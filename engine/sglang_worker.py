@@ -80,7 +80,8 @@ class RecGuideWorker(BaseSpecWorker):
             judge, context = Forced(trace, backbone.config), min(context, trace.provenance.max_context)
         setup = Setup(self.forwards, judge, self.plan.block_sizes, context)
         keep = options.log is not None
-        self.rounds = ScheduledRounds(setup, self.plan.policy, batching_named(options.batching), keep)
+        ahead = self.forwards.cuda if options.ahead is None else options.ahead
+        self.rounds = ScheduledRounds(setup, self.plan.policy, batching_named(options.batching), keep, ahead)
         if self.forwards.graphs:
             self.rounds.prepare(nobody(), counts_up_to(runner.max_running_requests))
 

@@ -73,8 +73,9 @@ def flush(engine: sglang.Engine) -> None:
     raise AssertionError("the engine is never idle")
 
 
-def served(folder: Path, policy: str, **arguments: Any) -> Run:
-    with running({"policy": policy, "block_sizes": SIZES, "log": str(folder)}, **arguments) as engine:
+def served(folder: Path, policy: str, options: dict[str, Any] | None = None, **arguments: Any) -> Run:
+    config = {"policy": policy, "block_sizes": SIZES, "log": str(folder)} | (options or {})
+    with running(config, **arguments) as engine:
         tokens = generated(engine)
         flush(engine)
     return Run(tokens, read_measurement(folder / "run-0001.json.gz"))
@@ -144,7 +145,7 @@ def test_adaptive_blocks_run_in_buckets(plain: list[list[int]], fitted: Path, tm
     assert run.tokens == plain
     assert len(sizes(run)) > 1
     assert run.measured is not None
-    per_step = {}
+    per_step: dict[int, set[int]] = {}
     for step, size in zip(run.measured.run.emission_step, run.measured.run.emission_block_size, strict=True):
         per_step.setdefault(step, set()).add(size)
     assert all(len(found) == 1 for found in per_step.values())
@@ -167,6 +168,19 @@ def test_the_regime_switches_by_load(plain: list[list[int]], fitted: Path, tmp_p
     assert len(sizes(run)) > 1
 
 
+def test_steps_that_are_launched_ahead_give_the_same(
+    plain: list[list[int]], fitted: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Requests that leave or give way while their next step runs, and such as join it late."""
+    monkeypatch.setenv("SGLANG_TEST_RETRACT", "1")
+    run = served(tmp_path, f"regime:file={fitted}", {"ahead": True}, max_running_requests=4)
+    assert run.tokens == plain
+    assert outcomes(run, Outcome.PREPARED) > 0
+    assert len(sizes(run)) > 1
+    assert run.measured is not None
+    assert run.measured.run.preemptions > 0
+
+
 def test_pages_chunks_and_retractions_change_nothing(
     plain: list[list[int]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -179,7 +193,7 @@ def test_pages_chunks_and_retractions_change_nothing(
 
 
 def test_clients_come_and_go(plain: list[list[int]]) -> None:
-    with running({"policy": "overlap:B=8", "block_sizes": SIZES}) as engine:
+    with running({"policy": "overlap:B=8", "block_sizes": SIZES, "ahead": True}) as engine:
         assert engine.loop.run_until_complete(with_aborts(engine)) == {"abort"}
         # nothing is left of them: the same requests again, as if they were the first
         flush(engine)
