@@ -32,6 +32,7 @@ class Stopwatch:
         self.on_gpu = device.type == "cuda"
         self.seconds = 0.0
         self.events: list[tuple[torch.cuda.Event, torch.cuda.Event]] = []
+        self._spare: list[tuple[torch.cuda.Event, torch.cuda.Event]] = []
 
     def run(self, work: Callable[[], None]) -> None:
         """Do ``work`` and time it."""
@@ -40,7 +41,7 @@ class Stopwatch:
             work()
             self.seconds += time.perf_counter() - started
             return
-        pair = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
+        pair = self._spare.pop() if self._spare else (_event(), _event())
         pair[0].record()
         work()
         pair[1].record()
@@ -49,5 +50,10 @@ class Stopwatch:
     def take(self) -> float:
         """Seconds since the last taking; the device must have finished."""
         total: float = self.seconds + sum(start.elapsed_time(end) * 1e-3 for start, end in self.events)
+        self._spare += self.events
         self.seconds, self.events = 0.0, []
         return total
+
+
+def _event() -> torch.cuda.Event:
+    return torch.cuda.Event(enable_timing=True)

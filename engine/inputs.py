@@ -71,7 +71,8 @@ class Inputs:
         self._staged = torch.zeros(starts[-1], dtype=torch.int32, pin_memory=device.type == "cuda")
         self._sent = self._staged.to(device, copy=True)
         self.places = {name: slice(at, at + size) for (name, size), at in zip(sizes.items(), starts, strict=False)}
-        self._whole: NDArray[np.int32] = self._staged.numpy()
+        whole: NDArray[np.int32] = self._staged.numpy()
+        self._parts = {name: whole[place] for name, place in self.places.items()}
         self._frame: Frame | None = None
         self._fill: Fill | None = None
         self._copied = torch.cuda.Event() if device.type == "cuda" else None
@@ -138,15 +139,18 @@ class Inputs:
     def _put_pages(self, batch: Batch, cache: PagedCache, lens: Ints, place: Ints) -> None:
         """The page table, and from it where the key of each token goes."""
         size = cache.page_size
-        table = self._whole[self.places["table"]].reshape(self.shape.requests, self.shape.pages)
+        table = self._parts["table"].reshape(self.shape.requests, self.shape.pages)
         cache.fill_table(table, [live.pages for live in batch.lives], -(-(batch.cached + lens) // size))
-        column, slot = np.divmod(place, size)
-        self._set("slots", table[batch.frame.owner, column].astype(np.int64) * size + slot, cache.waste_page * size)
+        column = place // size
+        # the page's place instead of the column's
+        slots = place + (table[batch.frame.owner, column] - column) * size
+        self._set("slots", slots, cache.waste_page * size)
 
     def _set(self, name: str, values: NDArray[np.generic], rest: int) -> None:
-        part = self._whole[self.places[name]]
-        part[: len(values)] = values
-        part[len(values) :] = rest
+        part, count = self._parts[name], len(values)
+        part[:count] = values
+        if count < len(part):
+            part[count:] = rest
 
 
 def power_of_2(number: int) -> int:

@@ -70,6 +70,10 @@ def accepted(lives: Sequence[Live], drafted: Ints, verified: Ints, ends: Ends | 
     """
     left, kinds = ends or ends_of(lives)
     count, size = verified.shape
+    if size == AR:
+        # it is the verifier's own, whatever it is
+        one = np.ones(count, np.int64)
+        return Accepted(one, one, verified[:, 0], ((left > 1) & ~_ends(kinds, verified)[:, 0]).tolist())
     # behind the last draft token, and behind the last verified one, there is one that stops
     misses, stops = np.ones((2, count, size + 1), np.bool_)
     np.not_equal(drafted, verified[:, :-1], out=misses[:, : size - 1])

@@ -11,6 +11,7 @@ from recguide.engine.outcomes import Change
 from recguide.engine.requests import Live
 from recguide.sim.arrivals import Arrival
 from recguide.sim.log import PREFILL_STEP, Log, Replay, Step
+from recguide.sim.rounds import AR
 from recguide.sim.steps import Work
 
 Spent = tuple[float, float, float]
@@ -70,25 +71,26 @@ class RunLog:
     def step(self, step: Step, device: Spent, pages: int | None, changes: Sequence[Change]) -> None:
         """A step ended, and this is what changed."""
         emitting = [change for change in changes if change.tokens]
+        lens, sizes = [len(change.tokens) for change in emitting], [change.block_size for change in emitting]
+        drafted = lens if sizes and min(sizes) > AR else [n for n, size in zip(lens, sizes, strict=True) if size > AR]
         totals = self.totals
         totals.steps += 1
         totals.seconds += step.seconds
-        totals.output_tokens += sum(len(change.tokens) for change in emitting)
-        drafted = [change for change in emitting if change.block_size > 1]
+        totals.output_tokens += sum(lens)
         totals.rounds += len(drafted)
-        totals.round_tokens += sum(len(change.tokens) for change in drafted)
+        totals.round_tokens += sum(drafted)
         if self.log is not None:
-            self._keep(self.log, step, device, pages, emitting)
+            self._keep(self.log, step, device, pages)
+            numbers = [change.live.number for change in emitting]
+            self.log.emit(numbers, lens, sizes, step.start_s + step.seconds)
+            self.outcomes += [change.outcome for change in emitting]
 
-    def _keep(self, log: Log, step: Step, device: Spent, pages: int | None, emitting: Sequence[Change]) -> None:
+    def _keep(self, log: Log, step: Step, device: Spent, pages: int | None) -> None:
         log.add_step(step)
         for times, spent in zip((self.draft_s, self.forward_s, self.waited_s), device, strict=True):
             times.append(spent)
         if pages is not None:
             log.add_pages(pages)
-        numbers, sizes = [change.live.number for change in emitting], [change.block_size for change in emitting]
-        log.emit(numbers, [len(change.tokens) for change in emitting], sizes, step.start_s + step.seconds)
-        self.outcomes += [change.outcome for change in emitting]
 
     def finish(self, live: Live, now: float) -> None:
         """A request has ended; for the log of the run only one with an answer is finished."""
