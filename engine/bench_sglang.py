@@ -7,6 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -17,9 +18,9 @@ from recguide.engine.bench_load import BenchLoad, load_of
 from recguide.engine.bench_sglang_command import BASELINES, SglangOptions
 from recguide.engine.environment import chosen_device, command_line, machine_of
 from recguide.engine.measure_run import trace_identity
-from recguide.engine.policyof import costs_of, policy_of
 from recguide.engine.sglang_client import Asked, Run
 from recguide.engine.sglang_jobs import log_of, serve_all
+from recguide.engine.sglang_options import plan_of
 from recguide.engine.sglang_seen import client_figures, client_run, read_seen, same_outputs, server_figures
 from recguide.engine.sglang_server import Model, Place, arguments_of, model_of
 from recguide.sim.campaigns import Manifest, PointKey, manifest_of
@@ -50,7 +51,7 @@ class Bench:
     load: BenchLoad
     device: torch.device
     scratch: Path
-    session: int
+    session: int = 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,17 +75,15 @@ def run(options: SglangOptions) -> bool:
     device = chosen_device(options.device)
     model = model_of(options.model, options.adapter)
     load = load_of(options, model.loaded())
-    for name, _ in options.policy:
-        if name not in BASELINES:
-            policy_of(name, options.block_sizes, model.config.name, costs_of(options.profile))
-    options.result_dir.mkdir(exist_ok=True)
-    wanted = _wanted(options, model, load, machine_of(device))
-    session = manifest_of(options.result_dir, wanted).sessions if wanted.points else 1
     with tempfile.TemporaryDirectory() as scratch:
-        bench = Bench(options, model, load, device, Path(scratch), session)
+        bench = Bench(options, model, load, device, Path(scratch))
         if load.judge is not None:
             write_trace(load.judge.trace, bench.scratch / TRACE)
         jobs = [_job(bench, *policy) for policy in options.policy]
+        options.result_dir.mkdir(exist_ok=True)
+        wanted = _wanted(options, model, load, machine_of(device))
+        if wanted.points:
+            bench = replace(bench, session=manifest_of(options.result_dir, wanted).sessions)
         failed = serve_all(jobs, options.time_limit, options.together)
         entries = [entry for job in jobs for entry in _entries(bench, job, jobs[0])]
         for job in jobs:
@@ -118,8 +117,12 @@ def _job(bench: Bench, name: str, levels: Sequence[int]) -> Job:
     pairs = [(repeat, level) for repeat in range(1, bench.options.repeats + 1) for level in levels]
     runs = [_run(bench, folder, level, repeat) for repeat, level in pairs]
     place = Place(bench.device, max(levels), folder, bench.scratch / TRACE)
+    engine = arguments_of(bench.options, bench.model, bench.load, name, place)
+    if name not in BASELINES:
+        # what the plugin would refuse is refused before anything starts
+        plan_of(SimpleNamespace(**{"served_model_name": None, "tp_size": 1, **engine}))
     content = {
-        "engine": arguments_of(bench.options, bench.model, bench.load, name, place),
+        "engine": engine,
         "load": [asdict(asked) for asked in _asked(bench)],
         "stream": bench.options.stream,
         "runs": [asdict(each) for each in runs],

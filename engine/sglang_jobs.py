@@ -14,7 +14,7 @@ import typer
 from recguide.engine.sglang_client import GO, POLL_S, READY
 
 LOG = "log.txt"
-LAST_WORDS = 3000
+LAST_WORDS = 2000
 """Characters of a failed engine's log that are shown."""
 
 
