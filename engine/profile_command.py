@@ -28,6 +28,7 @@ def profile(
     layouts: Annotated[str, typer.Option(help="of rows and quadratic, those to measure")] = "rows,quadratic",
     repeats: Annotated[int, typer.Option(min=1, help="interleaved passes over all places")] = 5,
     least_ms: Annotated[float, typer.Option(min=0, help="steps at a place in a pass fill this time, 8 at most")] = 60.0,
+    warm_ms: Annotated[float, typer.Option(min=0, help="so long a place's work goes on before steps count")] = 150.0,
     seconds: Annotated[float, typer.Option(min=1, help="no further pass after this time, but two at least")] = 600.0,
     dtype: Annotated[str, typer.Option(help="bf16 or fp32")] = "bf16",
     device: Annotated[str, typer.Option()] = "auto",
@@ -58,9 +59,10 @@ def profile(
         layout_requests,
         tuple(name.strip() for name in layouts.split(",") if name.strip()),
     )
+    effort = Effort(repeats, least_ms * 1e-3, seconds, warm_ms * 1e-3)
     if pin:
         pin_to_fastest()
-    count = _measure(loaded, grid, Effort(repeats, least_ms * 1e-3, seconds), output, _header(loaded, dtype))
+    count = _measure(loaded, grid, effort, output, _header(loaded, dtype))
     typer.echo(f"{output}\t{count} rows")
 
 

@@ -103,12 +103,14 @@ class Grid:
 class Effort:
     """How long to measure: ``repeats`` passes over all places, of which ``seconds`` cut all but the first two.
 
-    In a pass a place is visited for ``least_s`` seconds, but for 2 steps at least.
+    In a pass a place is visited for ``least_s`` seconds, but for 2 steps at least, once its work has kept the GPU busy
+    for ``warm_s``.
     """
 
     repeats: int
     least_s: float
     seconds: float = math.inf
+    warm_s: float = 0.0
 
     def another(self, done: int, spent_s: float) -> bool:
         """Whether to go on after ``done`` passes in ``spent_s``, if the next one takes as long as they did."""
@@ -163,7 +165,7 @@ def measure(station: Station, grid: Grid, effort: Effort, say: Callable[[str], N
     started, done = time.monotonic(), 0
     while effort.another(done, time.monotonic() - started):
         for index in order.permutation(len(places)):
-            for row, seconds in visit(station, places[index], effort.least_s).items():
+            for row, seconds in visit(station, places[index], effort.least_s, effort.warm_s).items():
                 samples.setdefault(row, []).append(seconds)
         done += 1
         say(f"pass {done} of {effort.repeats}: {time.monotonic() - started:.1f} s so far")
@@ -172,26 +174,33 @@ def measure(station: Station, grid: Grid, effort: Effort, say: Callable[[str], N
 
 
 class _Standing:
-    """In the place of prefills: requests run at once, and their caches hold whatever lies there."""
+    """In the place of prefills: requests run at once, and their caches hold whatever lies there.
 
-    def __init__(self, held: bool) -> None:
-        self.held = held
+    Their first tokens differ, for a GPU needs less power for the same numbers over and over.
+    """
+
+    def __init__(self, held: bool, vocab_size: int) -> None:
+        self.held, self.vocab_size = held, vocab_size
+        self.rng = np.random.default_rng(0)
 
     def run(self, parts: Sequence[Part]) -> list[Change]:
         """The first token of each request."""
-        return [Change(live, 0, 1, [1], [0.0], 0, self._draft(live)) for live, _ in parts]
+        tokens = self.rng.integers(0, self.vocab_size, len(parts)).tolist()
+        pairs = zip(parts, tokens, strict=True)
+        return [Change(live, 0, 1, [token], [0.0], 0, self._draft(live)) for (live, _), token in pairs]
 
     def _draft(self, live: Live) -> Held | None:
         nothing, levels = np.ones(LAYOUT_BLOCK, np.int64), np.zeros(LAYOUT_BLOCK, np.uint8)
         return Held(nothing, nothing, nothing, levels, levels, CONTINUED, live.known) if self.held else None
 
 
-def visit(station: Station, place: Place, least_s: float) -> dict[Key, float]:
+def visit(station: Station, place: Place, least_s: float, warm_s: float = 0.0) -> dict[Key, float]:
     """Seconds of each row that steps at a place tell of: the median over the steps of this visit."""
     station.turn_to(place.policy, place.requests)
     lives: list[Live] = []
     if place.method != "prefill":
         lives = _standing(station, place)
+    _warm(station, place, time.monotonic() + warm_s)
     first = steps = station.steps
     started = time.monotonic()
     # one step more than count: how long the host takes to get to the next one is part of a step
@@ -210,11 +219,28 @@ def visit(station: Station, place: Place, least_s: float) -> dict[Key, float]:
     return {row: float(np.median(samples)) for row, samples in found.items()}
 
 
+def _warm(station: Station, place: Place, until: float) -> None:
+    """Keep the GPU busy with this work: where it draws more power than it may for long, it slows down after a while.
+
+    Nothing changes by it: requests stand where they stood.
+    """
+    if place.method == "prefill":
+        while time.monotonic() < until:
+            _prefill(station, place.size)
+        return
+    running = station.scheduler.running
+    planned = station.scheduler.find_pages(lambda: station.way.plan(running, station.steps))
+    while time.monotonic() < until:
+        station.way.run(planned)
+    station.way.draft_seconds(planned, 0.0)
+    station.forwards.spent()
+
+
 def _standing(station: Station, place: Place) -> list[Live]:
     """Requests that run, and will have so many tokens cached about half of the visit's steps from now."""
     prompt = [1] * max(place.context - SAMPLES // 2, 1)
     lives = [station.add(prompt, Wish(MANY, eos_ids=())) for _ in range(place.requests)]
-    own, station.prefills = station.prefills, _Standing(place.method == "quadratic")  # type: ignore[assignment]
+    own, station.prefills = station.prefills, _Standing(place.method == "quadratic", station.decoder.config.vocab_size)  # type: ignore[assignment]
     while station.scheduler.waiting:
         station.step()
     station.prefills = own
@@ -222,7 +248,9 @@ def _standing(station: Station, place: Place) -> list[Live]:
 
 
 def _prefill(station: Station, tokens: int) -> None:
-    live = station.add([1] * tokens, Wish(2, eos_ids=()))
+    # other tokens at every place, for the same reason
+    vocab = station.decoder.config.vocab_size
+    live = station.add([(tokens + 7919 * place) % vocab for place in range(tokens)], Wish(2, eos_ids=()))
     station.step()
     station.cancel(live)
 

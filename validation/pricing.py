@@ -21,11 +21,17 @@ def priced(run: Replay, costs: CostModel, layout: str = "rows") -> tuple[Seconds
 
     As the simulator would count them. ``layout`` is the kind of the run's forwards that verify and draft at once.
     """
+    draft_s, forward_s, host_s = priced_apart(run, costs, layout)
+    return draft_s + forward_s, host_s
+
+
+def priced_apart(run: Replay, costs: CostModel, layout: str = "rows") -> tuple[Seconds, Seconds, Seconds]:
+    """The same with a draft forward that comes before another one apart."""
     sizes, cached = emissions_by_step(run)
     names = ("block_size", "requests", "query_tokens", "context_tokens", "draft_tokens")
     table = zip(*(run.steps[name].tolist() for name in names), sizes, cached, strict=True)
-    found = np.array([_price(costs, layout, *row) for row in table]).reshape(-1, 2)
-    return found[:, 0], found[:, 1]
+    found = np.array([_price(costs, layout, *row) for row in table]).reshape(-1, 3)
+    return found[:, 0], found[:, 1], found[:, 2]
 
 
 def emissions_by_step(run: Replay) -> tuple[list[Ints], list[Ints]]:
@@ -45,23 +51,23 @@ def _price(
     drafted: int,
     sizes: Ints,
     cached: Ints,
-) -> tuple[float, float]:
-    """Forwards and host of one step; ``sizes`` and ``cached`` are of the requests that emit."""
+) -> tuple[float, float, float]:
+    """Draft, last forward and host of one step; ``sizes`` and ``cached`` are of the requests that emit."""
     if block_size == PREFILL_STEP:
-        return costs.curve(PREFILL, 1, tokens)(context), 0.0
+        return 0.0, costs.curve(PREFILL, 1, tokens)(context), 0.0
     if block_size == AR and not drafted and len(sizes) == requests:
-        return costs.forward_s("decode", requests, tokens, context), costs.host_s(requests, tokens)
+        return 0.0, costs.forward_s("decode", requests, tokens, context), costs.host_s(requests, tokens)
     if not drafted or not tokens:
         verified = int(sizes.sum())
         kind = kind_of(layout, len(sizes) < requests, tokens, verified, int(sizes.max(initial=0)))
         host = costs.step_host_s(layout, (requests, tokens or drafted), (len(sizes), verified))
-        return costs.forward_s(kind, requests, tokens or drafted, context), host
+        return 0.0, costs.forward_s(kind, requests, tokens or drafted, context), host
     if drafted == tokens:
         drafting, draft_context = requests, context
     else:
         drafting, draft_context = int((sizes > AR).sum()), int(cached[sizes > AR].sum())
     draft = costs.curve(ROUND[:1], drafting, drafted)(draft_context)
-    return draft + costs.forward_s("verify", requests, tokens, context), costs.host_s(requests, tokens)
+    return draft, costs.forward_s("verify", requests, tokens, context), costs.host_s(requests, tokens)
 
 
 def host_of(run: Replay, forward_s: Sequence[float] | Seconds) -> Seconds:

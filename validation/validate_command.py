@@ -8,6 +8,8 @@ import typer
 from recguide.sim.config import named_path
 from recguide.traces.checks import require
 
+COSTS = ("profile", "corrected", "even-steps")
+
 
 def validate(
     campaign: Annotated[Path, typer.Argument(parser=named_path, metavar="FOLDER", help="what recguide measure wrote")],
@@ -41,7 +43,7 @@ def validate(
     max_octaves: Annotated[float | None, typer.Option(min=0, help="By which crossovers with AR may be off.")] = None,
     min_repeats: Annotated[int, typer.Option(min=1, help="Measured runs that every point must have.")] = 3,
     costs: Annotated[
-        str, typer.Option(help="profile, or even-steps: fitted to every second served step of the campaign.")
+        str, typer.Option(help="profile, corrected (by steps served at other C), or even-steps (fitted to every 2nd).")
     ] = "profile",
     cross_model: Annotated[
         bool, typer.Option("--cross-model", help="Allow the acceptance of one model on the costs of another.")
@@ -60,7 +62,7 @@ def validate(
     from recguide.validation.validate_run import ValidateOptions, run
     from recguide.validation.verdict import Thresholds
 
-    require(costs in ("profile", "even-steps"), "--costs", costs, "profile or even-steps")
+    require(costs in COSTS, "--costs", costs, ", ".join(COSTS))
     thresholds = Thresholds(
         mean_error=max_mean_error,
         worst_error=max_worst_error,

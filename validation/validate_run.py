@@ -13,12 +13,14 @@ from recguide.sim.costs import Profile, read_profile, resolve_profile
 from recguide.sim.guards import check_sources, differ, settle
 from recguide.sim.measurement import ALL, Measurement, served_path
 from recguide.sim.sweep_run import title_of
+from recguide.traces.checks import require
 from recguide.traces.dense import DenseTrace
 from recguide.traces.documents import as_json, write_text
 from recguide.traces.errors import InputError
 from recguide.traces.files import read_trace, read_traces
 from recguide.validation.budget import throughputs
 from recguide.validation.charts import figures
+from recguide.validation.corrections import corrected, ratios_of, samples_of
 from recguide.validation.frontiers import crossings, frontiers, rankings
 from recguide.validation.heldout import Seen, seen
 from recguide.validation.page import page
@@ -51,7 +53,7 @@ class ValidateOptions:
     """Further concurrencies, datasets and policies that profile or fit rest on."""
     thresholds: Thresholds
     costs: str
-    """"profile", or "even-steps": fitted to every second served step."""
+    """"profile"; "corrected", by steps served at other concurrencies; or "even-steps", fitted to every second."""
     cross_model: bool
     force: bool
 
@@ -75,7 +77,7 @@ def run(options: ValidateOptions) -> bool:
         raise InputError(f"{options.campaign}: no measurement of the {len(wanted)} points; recguide measure makes them")
     profiled = seen(sources.profile, [key.policy for key in wanted], options.seen)
     costs = _costs(options, sources, there)
-    points = [_compared(sources, costs, key, options, profiled) for key in there]
+    points = [_compared(sources, costs[key.concurrency], key, options, profiled) for key in there]
     outcome = Outcome(points, rankings(points), frontiers(points), crossings(points), missing)
     found = checks(outcome, options.thresholds)
     warnings = [*sources.warnings, *_warnings(outcome, _anchors(sources.campaign))]
@@ -116,12 +118,20 @@ def _wanted(options: ValidateOptions, campaign: Campaign) -> list[PointKey]:
     return kept
 
 
-def _costs(options: ValidateOptions, sources: _Sources, keys: Sequence[PointKey]) -> Costs:
-    profiled = sources.profile.costs()
+def _costs(options: ValidateOptions, sources: _Sources, keys: Sequence[PointKey]) -> dict[int, Costs]:
+    """By concurrency."""
+    profiled, counts = sources.profile.costs(), sorted({key.concurrency for key in keys})
     if options.costs == "profile":
-        return Costs(profiled, profiled)
-    sources.warnings.append("costs are those of every second served step, not the profile's")
-    return Costs(costs_of_steps([each for key in keys for each in sources.campaign.runs[key]]), profiled)
+        return dict.fromkeys(counts, Costs(profiled, profiled))
+    runs = [each for key in keys for each in sources.campaign.runs[key]]
+    if options.costs == "even-steps":
+        sources.warnings.append("costs are those of every second served step, not the profile's")
+        return dict.fromkeys(counts, Costs(costs_of_steps(runs), profiled))
+    require(len(counts) > 1, "--costs corrected: concurrencies", counts, "two at least")
+    sources.warnings.append("costs are the profile's, corrected by what steps took at all other concurrencies")
+    samples = [(each.about.concurrency, samples_of(each, profiled)) for each in runs]
+    elsewhere = {count: ratios_of(found for other, found in samples if other != count) for count in counts}
+    return {count: Costs(corrected(profiled, ratios), profiled) for count, ratios in elsewhere.items()}
 
 
 def _compared(sources: _Sources, costs: Costs, key: PointKey, options: ValidateOptions, profiled: Seen) -> Compared:

@@ -6,7 +6,7 @@ set -eu -o pipefail
 EACH=$1; shift
 [ $# -gt 0 ] || set -- nld-14b nld-8b smollm2-135m
 : "${SUFFIX:=h200}" "${OPTIONS:=--contexts 64,512,2048}"
-[ "$TOY" ] && OPTIONS="--requests 1,2 --contexts 8 --block-sizes 4 --prefill 8 --layout-requests 1 --layouts rows --repeats 2 --least-ms 1 --dtype fp32"
+[ "$TOY" ] && OPTIONS="--requests 1,2 --contexts 8 --block-sizes 4 --prefill 8 --layout-requests 1 --layouts rows --repeats 2 --least-ms 1 --warm-ms 0 --dtype fp32"
 
 profile() { # profile GPU MODEL; loading and capturing come on top of the seconds
   local adapter=""

@@ -46,7 +46,7 @@ if [ "$TOY" ]; then
   MODEL=smollm2-135m TRACE=toy.parquet CROSS="" BLOCKS="4" LEVELS=2 HELD_OUT=1 APART=mbpp APART_AT=1 EACH=""
   FEW=overlap:B=4@2 MARGIN=5 REPEATS=1 PROFILE_SECONDS=1
   GRID="--adapter smollm2-135m --requests 1,2 --contexts 8 --block-sizes 4 --prefill 8,16 --layout-requests 1
-    --layouts rows --repeats 1 --least-ms 1 --dtype fp32 --device cpu"
+    --layouts rows --repeats 1 --least-ms 1 --warm-ms 0 --dtype fp32 --device cpu"
   EFFORT="--steady-seconds 5 --requests-each 2 --least-requests 2 --dtype fp32 --device cpu --kv-tokens 2048 --anchor fixed:4@2"
   SERVING="--acceptance forced"
   LIMITS="--max-mean-error 9 --max-worst-error 9 --max-per-request-error 9 --max-tpot-error 9"

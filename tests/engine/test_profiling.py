@@ -40,7 +40,7 @@ def station():
     ],
 )
 def test_a_visit_tells_of_the_rows_that_its_steps_have(station, place, told):
-    found = visit(station, place, 0.0)
+    found = visit(station, place, 0.0, warm_s=1e-3)
     assert set(found) == told
     assert all(0 <= seconds < 60 for seconds in found.values())
     assert not station.in_flight
@@ -119,7 +119,7 @@ def profile(recguide, tiny_folder, tmp_path, monkeypatch):
         "--prefill": "8",
         "--layout-requests": 1,
     }
-    rest = {"--repeats": 2, "--least-ms": 0, "--dtype": "fp32", "--device": "cpu", "--output": "p.csv"}
+    rest = {"--repeats": 2, "--least-ms": 0, "--warm-ms": 1, "--dtype": "fp32", "--device": "cpu", "--output": "p.csv"}
 
     def run(*more: str):
         words = [word for pair in (options | rest).items() if pair[0] not in more for word in pair]

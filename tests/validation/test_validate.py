@@ -155,6 +155,10 @@ def test_costs_of_even_steps_need_no_profile_of_the_machine(inputs, tmp_path, re
     assert recguide(*arguments(folder, tmp_path / "out", *policies)).code == 1
     done = recguide(*arguments(folder, tmp_path / "out", *policies, "--costs", "even-steps"))
     assert (done.code, "every second served step" in done.stderr) == (0, True), done.stdout
+    other = recguide(*arguments(folder, tmp_path / "out", *policies, "--costs", "corrected"))
+    assert "corrected by what steps took at all other concurrencies" in other.stderr
+    lone = recguide(*arguments(folder, tmp_path / "out", "--max-concurrency", "4", "--costs", "corrected"))
+    assert (lone.code, "--costs corrected: concurrencies: found [4]" in lone.stderr) == (2, True)
     wrong = recguide(*arguments(folder, tmp_path / "out", "--costs", "some"))
     assert (wrong.code, "--costs: found 'some'" in wrong.stderr) == (2, True)
 
