@@ -4,7 +4,8 @@ They are those of our own engine (`engine/forwards.py`) in everything but where 
 statistics and noise are the same, and so are all the ways that run on them.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, cast
 
@@ -14,6 +15,7 @@ from sglang.srt.model_executor.forward_context import ForwardContext, forward_co
 from torch import Tensor
 
 from recguide.engine.forwards import CUTS, Forwards
+from recguide.engine.graphs import Recording
 from recguide.engine.inputs import Inputs, Shape
 from recguide.engine.model import Decoder, Draft, ModelConfig
 from recguide.engine.pages import PagedCache
@@ -66,6 +68,25 @@ class SglangForwards(Forwards):
         most_pages = self.req_to_token.shape[1] // page_size
         stands_in = cast(Decoder, backbone), cast(PagedCache, SglangPool(page_size))
         super().__init__(*stands_in, graphs, None, most_pages)
+        self._stream = torch.cuda.Stream(self.device) if self.cuda else None
+
+    @contextmanager
+    def aside(self) -> Iterator[None]:
+        """What is launched in here runs on a stream of its own, behind all that SGLang has launched so far.
+
+        SGLang waits for its stream at the end of every step, and so for nothing that runs ahead.
+        """
+        if self._stream is None:
+            yield
+            return
+        self._stream.wait_stream(torch.cuda.current_stream())
+        with torch.cuda.stream(self._stream):
+            yield
+
+    def join(self) -> None:
+        """Let what SGLang launches from now on run behind all of that."""
+        if self._stream is not None:
+            torch.cuda.current_stream().wait_stream(self._stream)
 
     def inputs(self, shape: Shape) -> Inputs:
         """The array that forwards of a shape read."""
@@ -115,6 +136,15 @@ class SglangForwards(Forwards):
         source = inputs["source"].long()
         before = self._results[False][0, source.clamp(min=0)].long().clamp(min=0)
         return torch.where(source >= 0, before, ids)
+
+    def _capture(self, inputs: Inputs) -> Recording:
+        if self.gpus == 1:
+            return super()._capture(inputs)
+        from sglang.srt.distributed.parallel_state import graph_capture
+
+        # what GPUs exchange has to know that it is recorded
+        with graph_capture():
+            return super()._capture(inputs)
 
     def _statistics(self, hidden: Tensor, inputs: Inputs) -> Tensor:
         if self.gpus == 1:

@@ -37,14 +37,14 @@ def live_of(req: "Req") -> SglangLive | None:
     return live
 
 
-def attach(req: "Req", number: int) -> SglangLive:
+def attach(req: "Req") -> SglangLive:
     """Hang a new state on a request."""
     params = req.sampling_params
     temperature = 0.0 if params.top_k == GREEDY_TOP_K else params.temperature
     # without a seed of its own the output differs from request to request, and yet not from GPU to GPU
     seed = zlib.crc32(req.rid.encode()) if params.sampling_seed is None else params.sampling_seed
     left = int(params.max_new_tokens)
-    live = SglangLive(number, list(req.origin_input_ids), Wish(left, temperature, seed & MAX_SEED), _eos_of(req), left)
+    live = SglangLive(0, list(req.origin_input_ids), Wish(left, temperature, seed & MAX_SEED), _eos_of(req), left)
     setattr(req, ATTRIBUTE, live)
     return live
 

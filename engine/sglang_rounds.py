@@ -6,7 +6,9 @@ verifies. Those who take no part emit nothing and wait.
 
 import time
 from collections.abc import Callable, Iterable, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from typing import NamedTuple
+from weakref import WeakSet
 
 from recguide.engine.forwards import CAPTURE_AFTER
 from recguide.engine.outcomes import Change, apply
@@ -45,7 +47,7 @@ class ScheduledRounds:
 
     ``keep`` keeps the log of all of them, and ``clock`` gives seconds. With ``ahead`` the next step is launched as soon
     as one is over, and runs while SGLang deals with its outcome. Who joins meanwhile takes part in the one after that,
-    and what is found of those who left is dropped.
+    and what is found of those who left is dropped. All of a step is done within an ``aside()``.
     """
 
     def __init__(
@@ -55,23 +57,26 @@ class ScheduledRounds:
         batching: Batching,
         keep: bool = False,
         ahead: bool = False,
+        aside: Callable[[], AbstractContextManager[None]] = nullcontext,
         clock: Callable[[], float] = time.perf_counter,
     ) -> None:
         self.setup, self.way = setup, way_of(policy, setup, batching)
         self.signal: Signal | None = getattr(policy, "signal", None)
-        self.keep, self.ahead, self.clock = keep, ahead, clock
+        self.keep, self.ahead, self.aside, self.clock = keep, ahead, aside, clock
         self._begun: Begun | None = None
         self.restart()
 
     def restart(self) -> None:
         """Forget what was served; nobody may be."""
         if self._begun is not None:
-            self._begun.end()
+            with self.aside():
+                self._begun.end()
             self.setup.forwards.spent()
         self._begun, self._edge = None, 0.0
         self.log, self.served = RunLog(self.keep), ServedRun()
         self._started = self.clock()
-        self._open: set[int] = set()
+        # those that SGLang drops without a word are gone from here too
+        self._open: WeakSet[Live] = WeakSet()
         self.preemptions = self.recomputed_tokens = 0
 
     @property
@@ -79,16 +84,15 @@ class ScheduledRounds:
         """Seconds since the start."""
         return self.clock() - self._started
 
-    def arrived(self, prompt_tokens: int, row: int = 0) -> int:
-        """A request has come in; gives its number."""
-        number = self.log.send(row, prompt_tokens, self.now, self.now)
-        self._open.add(number)
-        return number
+    def arrived(self, live: Live) -> None:
+        """A request has come in, and gets its number."""
+        live.number = self.log.send(live.row, len(live.prompt), self.now, self.now)
+        self._open.add(live)
 
     def ended(self, live: Live, reason: str) -> None:
         """A request has ended for a reason of SGLang's own: an abort, or a stop string."""
-        if live.number in self._open:
-            self._open.discard(live.number)
+        if live in self._open:
+            self._open.discard(live)
             live.finish_reason = live.finish_reason or reason
             self.log.finish(live, self.now)
 
@@ -122,7 +126,8 @@ class ScheduledRounds:
         count, self.setup.forwards.capture_after = 0, 1
         for requests in counts:
             for planned in self.way.rehearse([nobody] * requests):
-                self.way.run(planned)
+                with self.aside():
+                    self.way.run(planned)
                 self.way.draft_seconds(planned, 0.0)
                 count += 1
         self.setup.forwards.spent()
@@ -151,11 +156,13 @@ class ScheduledRounds:
         lives.extend(running)
         planned = self.way.plan(lives, self.log.totals.steps)
         known = {live.number: len(live.tokens) for live in running}
-        return Begun(planned, self.way.begin(planned), started, known)
+        with self.aside():
+            return Begun(planned, self.way.begin(planned), started, known)
 
     def _step(self, running: Sequence[Live]) -> list[Change]:
         begun, self._begun = self._begun or self._begin(running), None
-        found = begun.end()
+        with self.aside():
+            found = begun.end()
         here = {live.number for live in running}
         changes = [change for change in found if change.live.number in here and begun.is_of(change)]
         apply(changes, self.signal, self.log.totals.steps + 1)

@@ -24,6 +24,8 @@ from recguide.engine.model import ModelConfig
 from recguide.engine.outcomes import Change
 from recguide.engine.requests import Wish
 from recguide.engine.runlog import prefill_work
+from recguide.engine.scores import blank
+from recguide.engine.serving import MAX_RUNNING
 from recguide.engine.sglang_forwards import SglangBackbone, SglangForwards
 from recguide.engine.sglang_inputs import Carried
 from recguide.engine.sglang_log import Server, write_run
@@ -81,18 +83,19 @@ class RecGuideWorker(BaseSpecWorker):
         setup = Setup(self.forwards, judge, self.plan.block_sizes, context)
         keep = options.log is not None
         ahead = self.forwards.cuda if options.ahead is None else options.ahead
-        self.rounds = ScheduledRounds(setup, self.plan.policy, batching_named(options.batching), keep, ahead)
+        batching, aside = batching_named(options.batching), self.forwards.aside
+        self.rounds = ScheduledRounds(setup, self.plan.policy, batching, keep, ahead, aside)
         if self.forwards.graphs:
-            self.rounds.prepare(nobody(), counts_up_to(runner.max_running_requests))
+            self.rounds.prepare(nobody(), counts_up_to(min(runner.max_running_requests, MAX_RUNNING)))
 
     def arrived(self, req: "Req") -> SglangLive:
         """A request has come in; InputError where it cannot be served, and is to end without an answer."""
-        live, trace = attach(req, 0), self.plan.trace
+        live, trace = attach(req), self.plan.trace
         if req.to_finish is None:
             check(req)
             if trace is not None:
                 play(req, live, trace)
-        live.number = self.rounds.arrived(len(live.prompt), live.row)
+        self.rounds.arrived(live)
         return live
 
     def forward_batch_generation(
@@ -110,12 +113,13 @@ class RecGuideWorker(BaseSpecWorker):
         rounds = self.rounds
         started, lives = rounds.now, self._lives(batch)
         rounds.start(lives)
+        self.forwards.join()
         # without sampling, which is ours
         result = self._target_worker.forward_batch_generation(batch, is_verify=True)
         logits = result.logits_output.next_token_logits
         ended = [row for row, req in enumerate(batch.reqs) if req.inflight_middle_chunks <= 0]
         tokens = torch.zeros(len(lives), dtype=torch.int64)
-        found = self.forwards.of_prefill(logits[ended], [lives[row] for row in ended])
+        found = self.forwards.of_prefill(logits[ended], [lives[row] for row in ended]) if ended else blank(0)
         changes = rounds.prefilled([lives[row] for row in ended], found, _work_of(batch), started)
         for row, change in zip(ended, changes, strict=True):
             if change.error is not None:
