@@ -72,7 +72,8 @@ class ScheduledRounds:
             with self.aside():
                 self._begun.end()
             self.setup.forwards.spent()
-        self._begun, self._edge = None, 0.0
+        self._begun, self._edge, self._steps = None, 0.0, 0
+        self._unkept: list[tuple[Step, Spent, list[Change]]] = []
         self.log, self.served = RunLog(self.keep), ServedRun()
         self._started = self.clock()
         # those that SGLang drops without a word are gone from here too
@@ -113,9 +114,10 @@ class ScheduledRounds:
         ]
         apply(changes, None)
         for live in lives:
-            live.ran = self.log.totals.steps + 1
+            live.ran = self._steps + 1
         # what has been spent by a step that runs is told when that is over
-        self._done(changes, work, started, (0.0, 0.0, 0.0) if self._begun else (0.0, *self.setup.forwards.spent()))
+        self._over(changes, work, started, (0.0, 0.0, 0.0) if self._begun else (0.0, *self.setup.forwards.spent()))
+        self._keep()
         return changes
 
     def prepare(self, nobody: Live, counts: Iterable[int]) -> int:
@@ -148,13 +150,15 @@ class ScheduledRounds:
         going = [live for live in running if live.finish_reason is None]
         if self.ahead and going:
             self._begun = self._begin(going)
+        # what is kept of a step nobody waits for
+        self._keep()
         return changes
 
     def _begin(self, running: Sequence[Live]) -> Begun:
         started, lives = self.now, Roster()
         # where they stand is asked for more than once
         lives.extend(running)
-        planned = self.way.plan(lives, self.log.totals.steps)
+        planned = self.way.plan(lives, self._steps)
         known = {live.number: len(live.tokens) for live in running}
         with self.aside():
             return Begun(planned, self.way.begin(planned), started, known)
@@ -165,20 +169,27 @@ class ScheduledRounds:
             found = begun.end()
         here = {live.number for live in running}
         changes = [change for change in found if change.live.number in here and begun.is_of(change)]
-        apply(changes, self.signal, self.log.totals.steps + 1)
+        apply(changes, self.signal, self._steps + 1)
         seconds = self.now - max(begun.started, self._edge)
         self.way.told(begun.planned, found, seconds)
         draft_s = self.way.draft_seconds(begun.planned, seconds)
-        self._done(changes, begun.planned.work, begun.started, (draft_s, *self.setup.forwards.spent()))
+        self._over(changes, begun.planned.work, begun.started, (draft_s, *self.setup.forwards.spent()))
         return changes
 
-    def _done(self, changes: list[Change], work: Work, started: float, spent: Spent) -> None:
-        """Keep what there is to be kept of a step. Steps follow each other, whatever was launched when."""
+    def _over(self, changes: list[Change], work: Work, started: float, spent: Spent) -> None:
+        """A step has ended. In the log they follow each other, whatever was launched when."""
         started, now = max(started, self._edge), self.now
-        self._edge = now
-        self.log.step(Step(started, len(self._open), *work._replace(seconds=now - started)), spent, None, changes)
-        if self.keep:
-            self.served.see(changes)
-        for change in changes:
-            if change.live.finish_reason is not None:
-                self.ended(change.live, change.live.finish_reason)
+        self._steps, self._edge = self._steps + 1, now
+        step = Step(started, len(self._open), *work._replace(seconds=now - started))
+        self._unkept.append((step, spent, changes))
+
+    def _keep(self) -> None:
+        """Keep what there is to be kept of the steps that have ended."""
+        for step, spent, changes in self._unkept:
+            self.log.step(step, spent, None, changes)
+            if self.keep:
+                self.served.see(changes)
+            for change in changes:
+                if change.live.finish_reason is not None:
+                    self.ended(change.live, change.live.finish_reason)
+        self._unkept.clear()
