@@ -36,6 +36,8 @@ MOST_ROWS = 4
 """A verifier's row and three branches."""
 ROW_TOKENS = 16, 32, 48, 64, 128
 """At block size 16 one row to four, and four at 32; the first is for drafts that are made alone."""
+PROMPTS = 1, 4, 12
+"""That share a prefill."""
 SAMPLES = 8
 """Steps of a visit, at most."""
 QUADRATIC_TOKENS = LAYOUT_BLOCK * (LAYOUT_BLOCK + 1)
@@ -45,8 +47,8 @@ QUADRATIC_TOKENS = LAYOUT_BLOCK * (LAYOUT_BLOCK + 1)
 class Place:
     """Requests that are alike: how they are served, how many they are, and the tokens that each has cached.
 
-    ``size`` is the block size of linear rounds, 1 for AR steps, and the query tokens of a request under "rows",
-    "quadratic" and "prefill".
+    ``size`` is the block size of linear rounds, 1 for AR steps, the query tokens of a request under "rows" and
+    "quadratic", and those of all prompts under "prefill".
     """
 
     method: str
@@ -89,7 +91,9 @@ class Grid:
                 if requests <= self.layout_requests:
                     yield from self._layouts(requests, context)
         for tokens in self.prefill_tokens:
-            yield Place("prefill", 1, tokens, 0)
+            for prompts in PROMPTS:
+                if prompts <= min(tokens, max(self.requests)):
+                    yield Place("prefill", prompts, tokens, 0)
 
     def _layouts(self, requests: int, context: int) -> Iterator[Place]:
         if "rows" in self.layouts:
@@ -200,13 +204,14 @@ def visit(station: Station, place: Place, least_s: float, warm_s: float = 0.0) -
     lives: list[Live] = []
     if place.method != "prefill":
         lives = _standing(station, place)
-    _warm(station, place, time.monotonic() + warm_s)
+    if warm_s > 0:
+        _warm(station, place, time.monotonic() + warm_s)
     first = steps = station.steps
     started = time.monotonic()
     # one step more than count: how long the host takes to get to the next one is part of a step
     while steps < first + 3 or (steps <= first + SAMPLES and time.monotonic() - started < least_s):
         if place.method == "prefill":
-            _prefill(station, place.size)
+            _prefill(station, place)
         else:
             station.step()
         steps += 1
@@ -226,14 +231,14 @@ def _warm(station: Station, place: Place, until: float) -> None:
     """
     if place.method == "prefill":
         while time.monotonic() < until:
-            _prefill(station, place.size)
+            _prefill(station, place)
         return
     running = station.scheduler.running
     planned = station.scheduler.find_pages(lambda: station.way.plan(running, station.steps))
     while time.monotonic() < until:
         station.way.run(planned)
-    station.way.draft_seconds(planned, 0.0)
-    station.forwards.spent()
+        station.way.draft_seconds(planned, 0.0)
+        station.forwards.spent()
 
 
 def _standing(station: Station, place: Place) -> list[Live]:
@@ -247,12 +252,14 @@ def _standing(station: Station, place: Place) -> list[Live]:
     return lives
 
 
-def _prefill(station: Station, tokens: int) -> None:
-    # other tokens at every place, for the same reason
-    vocab = station.decoder.config.vocab_size
-    live = station.add([(tokens + 7919 * place) % vocab for place in range(tokens)], Wish(2, eos_ids=()))
+def _prefill(station: Station, place: Place) -> None:
+    """One step over prompts of like lengths, with other tokens at every position."""
+    tokens = np.arange(place.size) * 7919 % station.decoder.config.vocab_size
+    prompts = np.array_split(tokens, place.requests)
+    lives = [station.add(prompt.tolist(), Wish(2, eos_ids=())) for prompt in prompts]
     station.step()
-    station.cancel(live)
+    for live in lives:
+        station.cancel(live)
 
 
 def _told(station: Station, place: Place, number: int) -> dict[Key, float]:
@@ -266,7 +273,7 @@ def _told(station: Station, place: Place, number: int) -> dict[Key, float]:
     count, context = place.requests, place.requests * place.context
     if place.method == "prefill":
         # the simulator knows no host's time of a prefill's own
-        return {("prefill", 1, place.size, 0): whole_s}
+        return {("prefill", count, place.size, 0): whole_s}
     tokens = count * place.size
     if place.method == "linear" and place.size == AR:
         return {("decode", count, tokens, context): forward_s, ("host", count, tokens, 0): host_s}

@@ -118,7 +118,9 @@ class Profile:
         """The cost model that interpolates this profile."""
         grids: dict[str, dict[float, dict[float, dict[float, float]]]] = {}
         for row in self.rows:
-            per_request = grids.setdefault(row.kind, {}).setdefault(row.query_tokens / row.requests, {})
+            # prompts of one forward are priced by their total length, and by how many they are
+            size = row.query_tokens if row.kind == "prefill" else row.query_tokens / row.requests
+            per_request = grids.setdefault(row.kind, {}).setdefault(size, {})
             points = per_request.setdefault(row.requests, {})
             points[row.context_tokens / row.requests] = row.median_us * 1e-6
         for layout in LAYOUTS & grids.keys():
@@ -142,8 +144,8 @@ def _profiled(
         return _everywhere(curve) if curve.low <= curve.high else curve
     tokens = filled_up(query_tokens) if filled else query_tokens
     if kind == "prefill":
-        # prompts of one forward are profiled as one prompt of their total length
-        return surfaces[kind].at(1, tokens)
+        prompts = min(requests, surfaces[kind].most_requests)
+        return surfaces[kind].at(prompts, prompts * tokens)
     # as many more requests as there are more tokens
     return surfaces[kind].at(requests if tokens == query_tokens else requests * tokens / query_tokens, tokens)
 

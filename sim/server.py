@@ -139,7 +139,7 @@ class Server:
             self.log.start(prompt.sent, now)
         if self.limits.kv_pages is not None:
             self.log.add_pages(self._set_aside() + self._held())
-        curve = self.costs.curve(PREFILL, 1, tokens)
+        curve = self.costs.curve(PREFILL, len(self.parts), tokens)
         outside = not curve.covers(context)
         return Work(curve(context), PREFILL_STEP, len(self.parts), tokens, context, 0, 0, outside)
 

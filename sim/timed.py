@@ -122,14 +122,15 @@ def _steps(loop: ClosedLoop, step_of: Ints, of_rounds: Columns, costs: CostModel
 
 def _prefill_steps(loop: ClosedLoop, costs: CostModel) -> Columns:
     tokens = [int(loop.rounds.prompt_tokens[loop.order[prefill.requests]].sum()) for prefill in loop.prefills]
-    curves = [costs.curve(PREFILL, 1, each) for each in tokens]
+    prompts = [len(prefill.requests) for prefill in loop.prefills]
+    curves = [costs.curve(PREFILL, *each) for each in zip(prompts, tokens, strict=True)]
     count = len(tokens)
     nothing = np.zeros(count, np.int64)
     return {
         "in_flight": np.array([prefill.in_flight for prefill in loop.prefills]),
         "seconds": np.array([curve(0) for curve in curves]),
         "block_size": np.full(count, PREFILL_STEP),
-        "requests": np.array([len(prefill.requests) for prefill in loop.prefills]),
+        "requests": np.array(prompts),
         "query_tokens": np.array(tokens),
         "context_tokens": nothing,
         "draft_tokens": nothing,

@@ -54,7 +54,7 @@ def _price(
 ) -> tuple[float, float, float]:
     """Draft, last forward and host of one step; ``sizes`` and ``cached`` are of the requests that emit."""
     if block_size == PREFILL_STEP:
-        return 0.0, costs.curve(PREFILL, 1, tokens)(context), 0.0
+        return 0.0, costs.curve(PREFILL, requests, tokens)(context), 0.0
     if block_size == AR and not drafted and len(sizes) == requests:
         return 0.0, costs.forward_s("decode", requests, tokens, context), costs.host_s(requests, tokens)
     if not drafted or not tokens:

@@ -54,7 +54,7 @@ def _samples(measured: Measurement) -> Iterator[Sample]:
         block_size, requests, tokens, context, drafted = (column[step] for column in columns)
         forward_s, draft_s, own = float(measured.forward_s[step]), float(measured.draft_s[step]), sizes[step]
         if block_size == PREFILL_STEP:
-            yield "prefill", 1, tokens, context, forward_s + float(host_s[step])
+            yield "prefill", requests, tokens, context, forward_s + float(host_s[step])
             continue
         if drafted and tokens:
             yield "host", requests, tokens, 0, float(host_s[step])

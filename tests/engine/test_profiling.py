@@ -37,6 +37,7 @@ def station():
         (Place("rows", 1, 128, 8), {("rows", 1, 128, 8), ("host-rows", 1, 128, 0)}),
         (Place("quadratic", 1, 272, 8), {("quadratic", 1, 272, 8), ("host-quadratic", 1, 272, 0)}),
         (Place("prefill", 1, 8, 0), {("prefill", 1, 8, 0)}),
+        (Place("prefill", 2, 8, 0), {("prefill", 2, 8, 0)}),
     ],
 )
 def test_a_visit_tells_of_the_rows_that_its_steps_have(station, place, told):
@@ -69,7 +70,7 @@ def test_time_that_is_up_cuts_all_but_two_passes(station):
 def test_the_grid_has_every_place_once():
     grid = Grid((1, 2, 16), (8, 64), (4, 8), (32,), layout_requests=2)
     places = list(grid.places())
-    assert len(places) == len(set(places)) == 3 * 2 * 3 + 2 * 2 * 6 + 1
+    assert len(places) == len(set(places)) == 3 * 2 * 3 + 2 * 2 * 6 + 3
     assert {place.requests for place in places if place.method in ("rows", "quadratic")} == {1, 2}
     assert not any(place.method == "quadratic" for place in Grid(layouts=("rows",)).places())
 

@@ -61,6 +61,43 @@ def test_prompts_of_one_prefill_cost_as_one_prompt_of_their_length(costs: CostMo
     assert costs.forward_s("prefill", 7, 700, 0) == costs.forward_s("prefill", 1, 700, 0)
 
 
+def test_prompts_of_one_prefill_cost_what_so_many_were_profiled_to_cost(tmp_path: Path) -> None:
+    rows = [
+        Row("prefill", n, q, 0, us, 0, 1) for n, q, us in [(1, 64, 100), (1, 256, 400), (4, 64, 160), (4, 256, 520)]
+    ]
+    write_profile(tmp_path / "prompts.csv", profiles.header(), rows)
+    costs = read_profile(tmp_path / "prompts.csv").costs()
+    found = {(n, q): costs.forward_s("prefill", n, q, 0) * 1e6 for n in (1, 2, 4, 9) for q in (64, 160, 256)}
+    for shape, wanted in {
+        (1, 64): 100, (4, 256): 520, (2, 64): 120, (2, 160): 280, (4, 160): 340, (9, 64): 160, (9, 160): 340,
+    }.items():  # fmt: skip
+        assert found[shape] == pytest.approx(wanted), shape
+    assert costs.curve(("prefill",), 9, 160).covers(0)
+
+
+def test_forwards_pay_for_the_tokens_that_fill_them_up(tmp_path: Path) -> None:
+    rows = [Row("verify", n, 8 * n, 0, 100.0 * n, 0, 1) for n in (1, 2, 4, 8, 16)]
+    write_profile(tmp_path / "filled.csv", profiles.header() | {"fill": "eighths of a power of 2"}, rows)
+    costs = read_profile(tmp_path / "filled.csv").costs()
+    # 72 tokens are a size, 88 too; 8 * 17 are filled up to 144, of which 18 requests would have as many
+    for requests, paid in ((8, 8), (9, 9), (11, 11), (15, 15), (17, 18)):
+        assert costs.forward_s("verify", requests, 8 * requests, 0) == pytest.approx(100e-6 * paid)
+
+
+def test_a_layout_without_a_hosts_time_of_its_own_takes_that_of_rounds(tmp_path: Path) -> None:
+    rows = [Row("host", 1, 8, 0, 50, 0, 1), Row("rows", 1, 64, 0, 900, 0, 1), Row("verify", 1, 8, 0, 800, 0, 1)]
+    write_profile(tmp_path / "old.csv", profiles.header(), rows)
+    old = read_profile(tmp_path / "old.csv").costs()
+    assert old.step_host_s("rows", (1, 64), (1, 8)) == pytest.approx(50e-6)
+    assert old.step_host_s("rows", (1, 8), (0, 0)) == 0.0
+    more = [*rows, Row("host-rows", 1, 8, 0, 60, 0, 1), Row("host-rows", 1, 64, 0, 70, 0, 1)]
+    write_profile(tmp_path / "new.csv", profiles.header(), more)
+    new = read_profile(tmp_path / "new.csv").costs()
+    assert new.step_host_s("rows", (1, 64), (1, 8)) == pytest.approx(70e-6)
+    assert new.step_host_s("rows", (1, 8), (0, 0)) == pytest.approx(60e-6)
+    assert new.steps_of == {"rows"}
+
+
 def test_extrapolation_downwards_never_beats_the_fastest_forward_measured(tmp_path: Path) -> None:
     steep = [Row("draft", 1, q, c, us, 0, 1) for q, c, us in [(8, 0, 100), (8, 99, 100), (16, 0, 900), (16, 99, 900)]]
     write_profile(tmp_path / "steep.csv", profiles.header(), steep)
