@@ -62,6 +62,14 @@ def by_our_engine(
     return Outputs([list(answer.tokens) for answer in answers], rounds.tolist())
 
 
+def sampled_by_our_engine(prompt: Sequence[int], count: int, temperature: float, seed: int) -> list[int]:
+    """A sampled output by the engine of `recguide serve`."""
+    loaded = open_model(str(TOY), None, "cpu", "fp32")
+    engine = Engine(loaded.decoder, policy_of("fixed:8", BLOCK_SIZES, "toy", None), EngineConfig(max_context=200))
+    (answer,) = generate(engine, [prompt], Wish(count, temperature, seed, eos_ids=()))
+    return list(answer.tokens)
+
+
 def forced_by_our_engine(trace: DenseTrace, policy: str) -> list[list[tuple[int, int]]]:
     """Tokens and outcome of every emission of every request, acceptance forced, by the engine of `recguide serve`."""
     loaded = open_model(str(TOY), None, "cpu", "fp32")

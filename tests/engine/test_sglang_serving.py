@@ -30,6 +30,7 @@ if not PRESENT:
     pytest.skip("SGLang is not installed here: make test-sglang", allow_module_level=True)
 
 import sglang
+from sglang_runs import forced_by_our_engine, sampled_by_our_engine
 
 PROMPTS = prompts(10, seed=3)
 LENGTHS = [48, 20, 36, 44, 28, 48, 12, 40, 1, 33]
@@ -254,12 +255,12 @@ def refused(engine: sglang.Engine) -> None:
 
 
 def sampled(engine: sglang.Engine) -> None:
-    """A sampled output depends on its seed alone, and not on who else is served."""
+    """A sampled output depends on its seed alone, not on who else is served, and is that of our own engine."""
     asked = {"temperature": 1.0, "max_new_tokens": 24, "ignore_eos": True, "sampling_seed": 7}
     alone = engine.generate(input_ids=PROMPTS[0], sampling_params=asked)["output_ids"]
     params = [asked | {"sampling_seed": seed} for seed in (7, 8, 9)]
     together = [answer["output_ids"] for answer in engine.generate(input_ids=PROMPTS[:1] * 3, sampling_params=params)]
-    assert together[0] == alone
+    assert together[0] == alone == sampled_by_our_engine(PROMPTS[0], 24, 1.0, 7)
     assert len({tuple(tokens) for tokens in together}) > 1
 
 
@@ -279,8 +280,6 @@ def forced_trace() -> DenseTrace:
 
 
 def test_forced_acceptance_is_that_of_our_own_engine(tmp_path: Path) -> None:
-    from sglang_runs import forced_by_our_engine
-
     path, log = tmp_path / "trace.parquet", tmp_path / "log"
     write_trace(forced_trace(), path)
     recorded = read_trace(path)
