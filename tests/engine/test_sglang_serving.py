@@ -204,6 +204,17 @@ def test_pages_chunks_and_retractions_change_nothing(
     assert run.measured.run.preemptions > 0
 
 
+def test_processes_that_share_each_layer_give_the_same(
+    plain: list[list[int]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("SGLANG_CPU_OMP_THREADS_BIND", "0|0")
+    run = served(tmp_path, "overlap:B=8", {"ahead": True}, tp_size=2)
+    assert run.tokens == plain
+    assert outcomes(run, Outcome.CORRECTION_REUSED) > 0
+    # one of them writes what was served
+    assert len(list(tmp_path.glob("*.json.gz"))) == 1
+
+
 def test_clients_come_and_go(plain: list[list[int]]) -> None:
     with running({"policy": "overlap:B=8", "block_sizes": SIZES, "ahead": True}) as engine:
         assert engine.loop.run_until_complete(with_aborts(engine)) == {"abort"}
