@@ -30,7 +30,7 @@ class Stopwatch:
 
     def __init__(self, device: torch.device) -> None:
         self.on_gpu = device.type == "cuda"
-        self.seconds = 0.0
+        self.seconds: list[float] = []
         self.events: list[tuple[torch.cuda.Event, torch.cuda.Event]] = []
         self._spare: list[tuple[torch.cuda.Event, torch.cuda.Event]] = []
 
@@ -39,7 +39,7 @@ class Stopwatch:
         if not self.on_gpu:
             started = time.perf_counter()
             work()
-            self.seconds += time.perf_counter() - started
+            self.seconds.append(time.perf_counter() - started)
             return
         pair = self._spare.pop() if self._spare else (_event(), _event())
         pair[0].record()
@@ -47,12 +47,25 @@ class Stopwatch:
         pair[1].record()
         self.events.append(pair)
 
+    def first(self) -> float:
+        """Seconds of the first run since the last taking; the device must have finished."""
+        if self.on_gpu:
+            self._measure(1)
+        return self.seconds[0]
+
     def take(self) -> float:
-        """Seconds since the last taking; the device must have finished."""
-        total: float = self.seconds + sum(start.elapsed_time(end) * 1e-3 for start, end in self.events)
-        self._spare += self.events
-        self.seconds, self.events = 0.0, []
+        """Seconds of all runs since the last taking; the device must have finished."""
+        if self.on_gpu:
+            self._measure(len(self.events))
+        total, self.seconds = sum(self.seconds), []
         return total
+
+    def _measure(self, count: int) -> None:
+        """Know the seconds of the next few runs, and use their events again."""
+        for pair in self.events[:count]:
+            self.seconds.append(pair[0].elapsed_time(pair[1]) * 1e-3)
+            self._spare.append(pair)
+        del self.events[:count]
 
 
 def _event() -> torch.cuda.Event:

@@ -5,26 +5,25 @@ found stays on the device until `Forwards.read` asks for it: a verify takes the 
 """
 
 import time
-from collections import Counter
-from collections.abc import Callable, Sequence
+from collections import OrderedDict
+from collections.abc import Sequence
 from functools import cached_property
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor
 from torch.nn import functional as F  # noqa: N812
 
 from recguide.engine.batches import Fill, batch_of
 from recguide.engine.clocks import Stopwatch
 from recguide.engine.fused import fused_hidden, turns_at
-from recguide.engine.graphs import Recording
+from recguide.engine.graphs import recorded
 from recguide.engine.inputs import Inputs, Shape, power_of_2, shape_of
 from recguide.engine.model import Decoder, Draft
 from recguide.engine.pages import PagedCache
 from recguide.engine.planning import Piece
 from recguide.engine.sampling import perturbed
-from recguide.engine.scores import Scores
+from recguide.engine.scores import Scores, scores_of
 from recguide.kernels.logit_statistics import (
     LogitStatistics,
     barred_ids,
@@ -32,6 +31,7 @@ from recguide.kernels.logit_statistics import (
     logit_statistics_reference,
 )
 from recguide.kernels.logit_tiling import Scratch, scratch_for
+from recguide.kernels.packed_statistics import packed_statistics, packed_statistics_reference
 from recguide.kernels.row_attention import row_attention, row_attention_reference
 from recguide.kernels.row_plan import RowPlan, Tile, tile_for
 
@@ -39,11 +39,10 @@ CAPTURE_AFTER = 2
 """Forwards of a shape that run without a graph before it gets one."""
 MAX_CAPTURED = 4096
 """Tokens of the largest forward that gets one; what is larger keeps the GPU busy by itself."""
-CUTS: tuple[int, ...] = ()
-"""Layers behind whose attention a graph ends and the next one begins. None: on an H200 the host launches a graph of 400
-kernels in 25 us, and steps of graphs that were cut took 0.2 to 0.3 ms longer."""
+MOST_SHAPES = 512
+"""Shapes that are kept with their graphs, beside those that were prepared: those that ran last."""
 FIRST_SCORES = 2 * MAX_CAPTURED
-"""Scores that there is room for from the start: more than any forward with a graph has."""
+"""Drafted tokens that there is room for from the start: more than any forward with a graph has."""
 
 
 class Forwards:
@@ -66,51 +65,50 @@ class Forwards:
         self.graphs = graphs and self.cuda
         self.rounded = self.cuda if rounded is None else rounded
         self.most_pages = most_pages
-        self.capture_after = CAPTURE_AFTER
+        self.capture_after, self.most_shapes = CAPTURE_AFTER, MOST_SHAPES
         self.barred = barred_ids(decoder.config.mask_id, decoder.config.eos_ids, self.device)
         self.watch = Stopwatch(self.device)
         """Seconds of forwards by the device's clock."""
         self._waited_s = 0.0
-        self._results: dict[bool, Tensor] = {}
-        """[6, scores] By whether the forward takes tokens of the one before it: outside of what graphs use again."""
-        self._inputs: dict[Shape, Inputs] = {}
+        self._best = torch.zeros(FIRST_SCORES, dtype=torch.int32, device=self.device)
+        """[scores] The best tokens of the last draft: outside of what graphs use again."""
+        self._inputs: OrderedDict[Shape, Inputs] = OrderedDict()
+        """Those that ran last stand last."""
+        self._last: Inputs | None = None
         self._plans: dict[tuple[int, int, Tile], RowPlan] = {}
         self._parts: dict[Tile, tuple[Tensor, Tensor]] = {}
         self._scratch: dict[int, Scratch] = {}
-        self._captured: dict[Shape, Recording] = {}
-        self._cut: Callable[[], None] | None = None
-        self._seen: Counter[Shape] = Counter()
         self._memory = torch.cuda.graph_pool_handle() if self.graphs else None
 
-    @torch.no_grad()
     def run(self, pieces: Sequence[Piece], fill: Fill | None = None, *, graph: bool = True) -> Tensor:
-        """Run the pieces together; gives the statistics of their scores, one below the other, ``[6, scores]``.
+        """Run the pieces together; gives where the statistics of their scores will be, for :meth:`read` to read.
 
-        They are overwritten by the next forward that has, or has not, a ``fill``, which takes tokens from the last one
-        that had none. Without ``graph`` none is used or made: for shapes that hardly ever come back.
+        That is until the next forward of the same shape. A ``fill`` takes tokens from the last forward that drafted and
+        had none. Without ``graph`` none is used or made: for shapes that hardly ever come back.
         """
         batch = batch_of(pieces)
         exact = shape_of(batch, self.cache.page_size, fill is not None)
         if exact.pages > self.most_pages:
             self._grow(exact.pages)
         shape = exact.rounded(self.most_pages) if self.rounded else exact
+        if shape.scores > len(self._best) and self._keeps(shape):
+            self._enlarge(shape.scores)
         inputs = self.inputs(shape)
+        self._inputs.move_to_end(shape)
         inputs.put(batch, self.cache, fill)
-        result = self._result(shape)
         self.watch.run(lambda: self._launch(inputs, graph))
-        return result[:, : exact.scores]
+        inputs.launched()
+        self._last = inputs
+        return inputs.found[:, : exact.scores]
 
     def read(self, *statistics: Tensor) -> Scores:
         """Fetch what forwards found, one below the other, which waits for the device."""
-        whole = statistics[0] if len(statistics) == 1 else torch.cat(statistics, 1)
         started = time.perf_counter()
-        if self.cuda and not whole.numel():
-            # nothing is fetched, and yet whoever asks for times counts on the device having finished
-            torch.cuda.synchronize(self.device)
-        first, second, second_no_eos, p1, margin, entropy = whole.cpu().numpy().copy()
+        if self._last is not None:
+            self._last.wait()
+        parts = [part.cpu().numpy() for part in statistics]
         self._waited_s += time.perf_counter() - started
-        ids = first.astype(np.int64), second.astype(np.int64), second_no_eos.astype(np.int64)
-        return Scores(*ids, _steps(margin), _steps(p1), entropy)
+        return scores_of(parts[0] if len(parts) == 1 else np.concatenate(parts, 1))
 
     def spent(self) -> tuple[float, float]:
         """Seconds of forwards, and those that the host waited for them, since the last asking; after a ``read``.
@@ -123,20 +121,38 @@ class Forwards:
 
     def inputs(self, shape: Shape) -> Inputs:
         """The array that forwards of a shape read."""
-        if shape not in self._inputs:
-            if not self.rounded:
-                # shapes are many, and nobody needs the array of the last one
-                self._inputs.clear()
-            self._inputs[shape] = Inputs(shape, self.device)
-        return self._inputs[shape]
+        inputs = self._inputs.get(shape)
+        if inputs is None:
+            passing = [known for known in self._inputs.values() if not known.prepared]
+            for known in passing[: len(passing) + 1 - self.most_shapes]:
+                self._drop(known)
+            inputs = self._inputs[shape] = self._new_inputs(shape)
+        return inputs
 
-    def _result(self, shape: Shape) -> Tensor:
-        held = self._results.get(shape.filled)
-        if held is None or held.shape[1] < shape.scores:
+    def _new_inputs(self, shape: Shape) -> Inputs:
+        return Inputs(shape, self.device)
+
+    def _drop(self, inputs: Inputs) -> None:
+        """Forget a shape, once the device has done with it."""
+        inputs.wait()
+        del self._inputs[inputs.shape]
+        if inputs.graph is not None and not self.captured:
             self._forget_graphs()
-            size = max(shape.scores, 2 * held.shape[1] if held is not None else FIRST_SCORES)
-            self._results[shape.filled] = torch.zeros(len(LogitStatistics._fields), size, device=self.device)
-        return self._results[shape.filled]
+
+    @property
+    def captured(self) -> list[torch.cuda.CUDAGraph]:
+        """The graphs that there are; those that ran last stand last."""
+        return [inputs.graph for inputs in self._inputs.values() if inputs.graph is not None]
+
+    @staticmethod
+    def _keeps(shape: Shape) -> bool:
+        """Whether a forward of this shape is a draft that others take tokens from."""
+        return shape.draft != "none" and not shape.filled
+
+    def _enlarge(self, scores: int) -> None:
+        """Have room for more drafted tokens."""
+        self._forget_graphs()
+        self._best = torch.zeros(2 * scores, dtype=torch.int32, device=self.device)
 
     def _grow(self, pages: int) -> None:
         """Be ready for requests that are longer than announced."""
@@ -145,53 +161,50 @@ class Forwards:
         self._forget_graphs()
 
     def _forget_graphs(self) -> None:
-        """Graphs know where results lie. Memory whose graphs are all gone takes no more of them."""
-        self._captured.clear()
+        """Graphs know where drafted tokens lie. Memory whose graphs are all gone takes no more of them."""
+        for inputs in self._inputs.values():
+            inputs.wait()
+            inputs.graph, inputs.prepared = None, False
         self._memory = torch.cuda.graph_pool_handle() if self.graphs else None
 
     def _launch(self, inputs: Inputs, graph: bool) -> None:
-        shape = inputs.shape
-        if not (self.graphs and graph) or shape.tokens > MAX_CAPTURED:
-            self._compute(inputs)
+        if graph and inputs.graph is not None:
+            inputs.graph.replay()
             return
-        if shape not in self._captured:
-            self._seen[shape] += 1
-            self._compute(inputs)
-            if self._seen[shape] >= self.capture_after:
-                self._captured[shape] = self._capture(inputs)
-            return
-        self._captured[shape].replay()
+        self._compute(inputs)
+        if self.graphs and graph and inputs.shape.tokens <= MAX_CAPTURED:
+            inputs.runs += 1
+            if inputs.runs >= self.capture_after:
+                inputs.graph, inputs.prepared = self._capture(inputs), self.capture_after < CAPTURE_AFTER
 
-    def _capture(self, inputs: Inputs) -> Recording:
+    def _capture(self, inputs: Inputs) -> torch.cuda.CUDAGraph:
         """What has just run, so that all kernels are there."""
+        return recorded(lambda: self._compute(inputs), self._memory)
 
-        def work(cut: Callable[[], None]) -> None:
-            self._cut = cut
-            try:
-                self._compute(inputs)
-            finally:
-                self._cut = None
-
-        return Recording(work, self._memory)
-
+    @torch.no_grad()
     def _compute(self, inputs: Inputs) -> None:
-        """Everything that a forward does on the device; it asks the host for nothing."""
+        """Everything that a forward does on the device, its way there and back; it asks the host for nothing."""
+        inputs.send()
         shape = inputs.shape
         hidden = self.hidden(inputs, {"all": True, "none": False, "some": inputs["gate"].bool()[None, :, None]})
         if shape.scores:
             found = self._statistics(hidden[0].index_select(0, inputs["scored"]), inputs)
-            self._results[shape.filled][:, : shape.scores].copy_(found)
+            inputs.found.copy_(found, non_blocking=True)
 
     def hidden(self, inputs: Inputs, draft: dict[str, Draft]) -> Tensor:
         """Hidden states ``[1, tokens, hidden]``; ``draft`` says for each kind of forward which tokens are drafts."""
-        ids = inputs["ids"]
-        if inputs.shape.filled:
-            source = inputs["source"].long()
-            # what is no token is fed as some token, and is known to be wrong when it is read
-            before = self._results[False][0, source.clamp(min=0)].int().clamp(min=0)
-            ids = torch.where(source >= 0, before, ids)
         run = self._fused if self.cuda else self._plain
-        return run(inputs, ids[None], inputs["slots"].long(), draft[inputs.shape.draft])
+        return run(inputs, self._tokens(inputs)[None], inputs["slots"].long(), draft[inputs.shape.draft])
+
+    def _tokens(self, inputs: Inputs) -> Tensor:
+        """Int32 ``[tokens]``: as they were sent, or the best ones of the draft before."""
+        ids = inputs["ids"]
+        if not inputs.shape.filled:
+            return ids
+        source = inputs["source"]
+        # what is no token is fed as some token, and is known to be wrong when it is read
+        before = self._best[source.clamp(min=0)].clamp(min=0)
+        return torch.where(source >= 0, before, ids)
 
     def _plain(self, inputs: Inputs, ids: Tensor, slots: Tensor, draft: Draft) -> Tensor:
         cache, rows = self.cache, inputs.rows
@@ -211,10 +224,7 @@ class Forwards:
 
         def attention(layer: int, q: Tensor) -> Tensor:
             # tokens that fill the shape up get no attention, and whatever they hold is nobody's
-            out = row_attention(q[0], cache.keys[layer], cache.values[layer], rows, plan).flatten(1)[None]
-            if self._cut is not None and layer in CUTS:
-                self._cut()
-            return out
+            return row_attention(q[0], cache.keys[layer], cache.values[layer], rows, plan).flatten(1)[None]
 
         where = ids, positions[None], slots, (cache.keys, cache.values)
         q_cos, q_sin, k_cos, k_sin = self.turns.index_select(1, positions)
@@ -247,8 +257,10 @@ class Forwards:
             # what is sure and what is picked depends on the noise; how uncertain the model is does not
             noise = inputs["heat"].view(torch.float32), inputs["seeds"].long(), inputs["about"].long()
             found = self._found(perturbed(logits.float(), *noise))._replace(entropy=found.entropy)
-        # token ids are exact in fp32
-        return torch.stack([column.float() for column in found])
+        return self._packed(found, self._best if self._keeps(inputs.shape) else None)
+
+    def _packed(self, found: LogitStatistics, best: Tensor | None = None) -> Tensor:
+        return (packed_statistics if self.cuda else packed_statistics_reference)(found, best)
 
     def _found(self, logits: Tensor) -> LogitStatistics:
         if not self.cuda:
@@ -257,9 +269,3 @@ class Forwards:
         if count not in self._scratch:
             self._scratch[count] = scratch_for(count, logits.shape[1], self.device)
         return logit_statistics(logits, self.barred, self._scratch[count])
-
-
-def _steps(share: NDArray[np.float32]) -> NDArray[np.uint8]:
-    """Shares in steps of 1/256, as traces have them; NaN is 0."""
-    steps: NDArray[np.uint8] = np.fmin(np.fmax(share * 256, 0), 255).astype(np.uint8)
-    return steps

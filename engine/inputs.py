@@ -1,7 +1,8 @@
 """What one forward reads, as one array of integers: written on the host, sent in one copy, read through fixed views.
 
-A shape's array can be used again and again, which is what CUDA graphs need: lengths are among what is read. Tokens,
-requests and scores that fill a shape up belong to nobody; their keys go to a page that nobody holds.
+A shape's array can be used again and again, which is what CUDA graphs need: lengths are among what is read, and the
+copies there and back are among what is recorded. Tokens, requests and scores that fill a shape up belong to nobody;
+their keys go to a page that nobody holds.
 """
 
 from collections.abc import Sequence
@@ -18,6 +19,7 @@ from recguide.engine.batches import Fill as Fill
 from recguide.engine.pages import PagedCache
 from recguide.engine.planning import Piece
 from recguide.kernels.layouts import Rows
+from recguide.kernels.packed_statistics import WORDS
 from recguide.sim.rounds import Ints
 
 MAX_TABLE = 2**18
@@ -62,7 +64,10 @@ def shape_of(batch: Batch, page_size: int, filled: bool) -> Shape:
 
 
 class Inputs:
-    """The array of one shape, on the host and on the device, and the views that a forward reads."""
+    """The array of one shape, on the host and on the device, the views that a forward reads, and its graph.
+
+    On a GPU whoever launches what reads or writes these arrays says so, by :meth:`launched`.
+    """
 
     def __init__(self, shape: Shape, device: torch.device) -> None:
         self.shape = shape
@@ -75,7 +80,14 @@ class Inputs:
         self._parts = {name: whole[place] for name, place in self.places.items()}
         self._frame: Frame | None = None
         self._fill: Fill | None = None
-        self._copied = torch.cuda.Event() if device.type == "cuda" else None
+        self.found = torch.zeros(WORDS, shape.scores, dtype=torch.int32, pin_memory=device.type == "cuda")
+        """[6, scores] Where a forward puts what it found, on the host: until the next one of this shape."""
+        self.graph: torch.cuda.CUDAGraph | None = None
+        self.runs = 0
+        """Without a graph, so far."""
+        self.prepared = False
+        """Whether it got a graph before anybody was served."""
+        self._done = torch.cuda.Event() if device.type == "cuda" else None
 
     def sizes(self, shape: Shape) -> dict[str, int]:
         """The parts of the array and how many integers each has."""
@@ -98,10 +110,8 @@ class Inputs:
         return Rows(self["indptr"], self["prefix"], table, self["visible"])
 
     def put(self, pieces: Sequence[Piece], cache: PagedCache, fill: Fill | None) -> None:
-        """Write what these pieces say, and send it."""
-        if self._copied is not None:
-            # what was staged last may still be on its way
-            self._copied.synchronize()
+        """Write what these pieces say, for :meth:`send` to send, once the device is done with what was there."""
+        self.wait()
         batch = batch_of(pieces)
         frame, cached = batch.frame, batch.cached
         behind = cached[frame.owner]
@@ -113,9 +123,20 @@ class Inputs:
             self._put_frame(frame, fill)
         if self.shape.sampled:
             self._put_noise(batch)
+
+    def send(self) -> None:
+        """Bring what was written to the device, in the order of its work: a graph does so whenever it runs."""
         self._sent.copy_(self._staged, non_blocking=True)
-        if self._copied is not None:
-            self._copied.record()
+
+    def launched(self) -> None:
+        """A forward was launched."""
+        if self._done is not None:
+            self._done.record()
+
+    def wait(self) -> None:
+        """Let the device finish the last forward."""
+        if self._done is not None:
+            self._done.synchronize()
 
     def _put_frame(self, frame: Frame, fill: Fill | None) -> None:
         """What stays as it is while forwards of the same layouts follow each other."""

@@ -12,7 +12,6 @@ from typing import NamedTuple
 import numpy as np
 
 from recguide.engine.batches import draft_batch, fill_of, verify_batch
-from recguide.engine.clocks import Stopwatch
 from recguide.engine.outcomes import Change, Ends, accepted, ends_of, outcome_of
 from recguide.engine.requests import ASKED, RAN, Live, room_for, seen_of, standing
 from recguide.engine.scores import Scores, Unmade, blank, is_broken, spread
@@ -83,7 +82,6 @@ class LinearWay:
     def __init__(self, setup: Setup, policy: BlockPolicy, batching: Batching) -> None:
         self.setup, self.policy, self.batching = setup, policy, batching
         self.tallies: dict[int, Tally] | None = {} if getattr(policy, "signal", None) is not None else None
-        self.watch = Stopwatch(setup.forwards.device)
         self._last = 0
 
     def plan(self, running: Sequence[Live], step: int) -> Planned:
@@ -128,7 +126,7 @@ class LinearWay:
         statistics, fill = [], None
         if max(filled) > AR:
             drafts = draft_batch(lives, cached, seeds, sizes, filled, (mask_id, shift))
-            self.watch.run(lambda: statistics.append(forwards.run(drafts)))
+            statistics.append(forwards.run(drafts))
             fill = fill_of(sizes, filled)
         # prepared while the draft runs, and what follows while the verify does
         statistics.append(forwards.run(verify_batch(lives, cached, seeds, sizes, filled, mask_id), fill))
@@ -191,8 +189,9 @@ class LinearWay:
             count_rounds(self.tallies, blocks.chosen, tokens, seconds / len(changes))
 
     def draft_seconds(self, planned: Planned, seconds: float) -> float:
-        """As the device's clock measured it."""
-        return self.watch.take()
+        """As the device's clock measured the first forward, if that was one."""
+        blocks: Blocks = planned.what
+        return self.setup.forwards.watch.first() if max(blocks.filled) > AR else 0.0
 
 
 def _choices(policy: BlockPolicy, allowed: Sequence[int]) -> Sequence[int]:

@@ -37,6 +37,13 @@ class Scores(NamedTuple):
         return self.at(slice(first, end))
 
 
+def scores_of(words: NDArray[np.int32]) -> Scores:
+    """Scores out of :func:`packed_statistics`, int32 ``[6, scores]``, in arrays of their own."""
+    first, second, second_no_eos = words[:3].astype(np.int64)
+    margin, p1 = words[3:5].astype(np.uint8)
+    return Scores(first, second, second_no_eos, margin, p1, words[5].view(np.float32).copy())
+
+
 def blank(count: int) -> Scores:
     """So many scores that say nothing."""
     ids, levels = np.zeros(count, np.int64), np.zeros(count, np.uint8)

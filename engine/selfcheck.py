@@ -90,6 +90,7 @@ def _hidden(forwards: Forwards, piece: Piece, gate: bool | None) -> Tensor:
     """Hidden states ``[tokens, hidden]``, with the adapter where the piece says, nowhere or everywhere."""
     inputs = forwards.inputs(shape_of(batch_of([piece]), forwards.cache.page_size, False))
     inputs.put([piece], forwards.cache, None)
+    inputs.send()
     own = inputs["gate"].bool()[None, :, None]
     return forwards.hidden(inputs, {"some": own if gate is None else torch.full_like(own, gate)})[0].float()
 

@@ -199,9 +199,8 @@ class Engine:
         for requests in counts:
             for planned in self.way.rehearse([nobody] * requests):
                 self.way.run(planned)
-                self.way.draft_seconds(planned, 0.0)
+                self.forwards.spent()
                 count += 1
-        self.forwards.spent()
         self.forwards.capture_after = CAPTURE_AFTER
         return count
 

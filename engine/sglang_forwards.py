@@ -14,8 +14,7 @@ from sglang.srt.model_executor.forward_batch_info import CaptureHiddenMode, Forw
 from sglang.srt.model_executor.forward_context import ForwardContext, forward_context
 from torch import Tensor
 
-from recguide.engine.forwards import CUTS, Forwards
-from recguide.engine.graphs import Recording
+from recguide.engine.forwards import Forwards
 from recguide.engine.inputs import Inputs, Shape
 from recguide.engine.model import Decoder, Draft, ModelConfig
 from recguide.engine.pages import PagedCache
@@ -88,13 +87,8 @@ class SglangForwards(Forwards):
         if self._stream is not None:
             torch.cuda.current_stream().wait_stream(self._stream)
 
-    def inputs(self, shape: Shape) -> Inputs:
-        """The array that forwards of a shape read."""
-        if shape not in self._inputs:
-            if not self.rounded:
-                self._inputs.clear()
-            self._inputs[shape] = PooledInputs(shape, self.device, self.req_to_token, self.cache.page_size)
-        return self._inputs[shape]
+    def _new_inputs(self, shape: Shape) -> Inputs:
+        return PooledInputs(shape, self.device, self.req_to_token, self.cache.page_size)
 
     def hidden(self, inputs: Inputs, draft: dict[str, Draft]) -> Tensor:
         """Hidden states ``[1, tokens, hidden]`` of SGLang's model."""
@@ -109,11 +103,11 @@ class SglangForwards(Forwards):
     def _batch(self, inputs: PooledInputs) -> ForwardBatch:
         """SGLang's description of the forward."""
         positions = inputs["positions"].long()
-        told = BlockForward(inputs.rows, inputs["gate"].bool(), inputs.shape.draft, positions, self._attended)
+        told = BlockForward(inputs.rows, inputs["gate"].bool(), inputs.shape.draft, positions)
         return ForwardBatch(
             forward_mode=ForwardMode.TARGET_VERIFY,
             batch_size=inputs.shape.requests,
-            input_ids=self._ids(inputs),
+            input_ids=self._tokens(inputs).long(),
             req_pool_indices=inputs["pool"],
             seq_lens=inputs["prefix"],
             out_cache_loc=inputs.slots,
@@ -123,21 +117,7 @@ class SglangForwards(Forwards):
             capture_hidden_mode=CaptureHiddenMode.NULL,
         )
 
-    def _attended(self, layer: int) -> None:
-        """A graph may end here, so that the device begins with it while the host launches the next one."""
-        if self._cut is not None and layer in CUTS:
-            self._cut()
-
-    def _ids(self, inputs: Inputs) -> Tensor:
-        """The tokens: as they were sent, or the best ones of the forward before."""
-        ids = inputs["ids"].long()
-        if not inputs.shape.filled:
-            return ids
-        source = inputs["source"].long()
-        before = self._results[False][0, source.clamp(min=0)].long().clamp(min=0)
-        return torch.where(source >= 0, before, ids)
-
-    def _capture(self, inputs: Inputs) -> Recording:
+    def _capture(self, inputs: Inputs) -> torch.cuda.CUDAGraph:
         if self.gpus == 1:
             return super()._capture(inputs)
         from sglang.srt.distributed.parallel_state import graph_capture
@@ -166,7 +146,7 @@ class SglangForwards(Forwards):
         found = self._found(logits)
         if noise is not None:
             found = self._found(perturbed(logits.float(), *noise))._replace(entropy=found.entropy)
-        return torch.stack([column.float() for column in found])
+        return self._packed(found)
 
     @torch.no_grad()
     def of_prefill(self, logits: Tensor, lives: Sequence[Live]) -> Scores:

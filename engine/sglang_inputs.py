@@ -4,7 +4,6 @@ SGLang keeps, for every request, a row of slots of the pool, ``req_to_token``; t
 set aside for the widest forward there is. So the host sends rows and places, and the device looks up the slots.
 """
 
-from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
@@ -83,8 +82,6 @@ class BlockForward(SpecInput):
     """Which tokens are: "all", "some" or "none"; the same for every forward of a shape."""
     positions: Tensor
     """Int64 [tokens]"""
-    attended: Callable[[int], None]
-    """To be called behind the attention of every layer, with its number."""
 
     def __post_init__(self) -> None:
         # plugins cannot add a kind; this one is a verify whose layout nobody else looks at

@@ -63,6 +63,4 @@ class KernelRows(TritonAttnBackend):
         slots = forward_batch.out_cache_loc
         keys, values = write_and_read(self.token_to_kv_pool, layer, slots, k, v, self.page_size)
         q = q.view(-1, layer.tp_q_head_num, layer.qk_head_dim)
-        out = self.plans.attend(q, keys, values, block.rows, layer.scaling)
-        block.attended(layer.layer_id)
-        return out
+        return self.plans.attend(q, keys, values, block.rows, layer.scaling)

@@ -4,7 +4,6 @@ usage: time_engine.py MODEL OUT_FOLDER "PART SECONDS [PART'S OPTIONS]" ...     T
   compile SHARE/SHARES        kernels of every kind of round, into Triton's cache
   steps C,C,...               AR steps at a context of 512, and products alone: steps.csv
   kernels C,C,...             seconds of each kernel in such a step: kernels.csv
-  launch CUTS CUTS ...        AR steps of one request, their graphs cut behind such layers, as 1,6 or -: launch.csv
   host C POLICY               what the host does in such rounds, by cProfile: host.log
   serve C POLICY [POLICY ...] rounds of forced acceptance, the same requests under each policy: serve.csv
 """
@@ -29,7 +28,6 @@ from torch import Tensor
 from torch.nn import functional as F  # noqa: N812
 from torch.profiler import ProfilerActivity, profile
 
-from recguide.engine import forwards
 from recguide.engine.adapters import projections
 from recguide.engine.clocks import device_seconds, wall_seconds
 from recguide.engine.environment import machine_of
@@ -176,7 +174,7 @@ def _stepped(engine: Engine, count: int, alone: Callable[[], None]) -> dict[str,
     assert log.log is not None
     walls = [step.seconds for step in log.log.steps[last]]
     whole, forward, waited = (np.array(x) * 1e3 for x in (walls, log.forward_s[last], log.waited_s[last]))
-    graphs = [graph for shape, graph in engine.forwards._captured.items() if shape.scores == count]
+    graphs = engine.forwards.captured
     medians = {
         "step_ms": whole,
         "forward_ms": forward,
@@ -188,39 +186,6 @@ def _stepped(engine: Engine, count: int, alone: Callable[[], None]) -> dict[str,
     }
     found = {name: round(float(np.median(values)), 4) for name, values in medians.items()}
     return {"requests": count, "context": CONTEXT, **found, "step_p90_ms": round(float(np.quantile(whole, 0.9)), 4)}
-
-
-def launch(bench: Bench, seconds: float, options: list[str]) -> None:
-    """What it takes the host to launch a forward, and the device to run it, cut in several ways."""
-    rows: list[dict[str, Any]] = []
-    for option in options:
-        forwards.CUTS = () if option == "-" else tuple(map(int, option.split(",")))
-        for count, engine in stepping(bench, [1]):
-            for _ in range(STEPS):
-                engine.step()
-            log = engine.log
-            assert log.log is not None
-            whole = np.array([step.seconds for step in log.log.steps[-STEPS:]])
-            spent = (whole, whole - log.forward_s[-STEPS:], whole - log.waited_s[-STEPS:])
-            row: dict[str, Any] = {"cuts": option, "requests": count}
-            row |= {
-                name: round(float(np.median(x)) * 1e3, 4)
-                for name, x in zip(("step_ms", "idle_ms", "host_ms"), spent, strict=True)
-            }
-            for graph in engine.forwards._captured.values():
-                times = []
-                for _ in range(20):
-                    torch.cuda.synchronize()
-                    started = time.perf_counter()
-                    graph.replay()
-                    times.append(time.perf_counter() - started)
-                row |= {
-                    "launch_ms": round(statistics.median(times) * 1e3, 4),
-                    "replay_ms": round(timed(graph.replay), 4),
-                }
-            rows.append(row)
-            say(json.dumps(row))
-    bench.write("launch.csv", rows)
 
 
 def host(bench: Bench, seconds: float, options: list[str]) -> None:
@@ -350,7 +315,6 @@ PARTS |= {
     "kernels": kernels,
     "serve": serve,
     "host": host,
-    "launch": launch,
 }
 
 

@@ -9,7 +9,8 @@ from tiny import TINY, tiny_model
 
 from recguide.engine.decode import autoregressive
 from recguide.engine.inputs import Shape
-from recguide.engine.requests import Wish
+from recguide.engine.planning import prompt_piece
+from recguide.engine.requests import Live, Wish
 from recguide.engine.serving import Engine, EngineConfig
 from recguide.engine.shapes import random_decoder
 from recguide.sim.memory import Limits
@@ -66,3 +67,37 @@ def test_preparing_serves_nobody_and_changes_nothing(name) -> None:
     engine.drain()
     assert live.tokens == list(autoregressive(model.decoder, [[4, 5, 6]], 20)[0].tokens)
     engine.check()
+
+
+@pytest.mark.parametrize("rounded", [False, True])
+@pytest.mark.parametrize("name", ["fixed:4", "overlap", "tidar"])
+def test_few_shapes_are_kept_and_the_output_is_the_same(name, rounded) -> None:
+    model = tiny_model(3, 0)
+    limits = Limits(max_running=5, page_size=8)
+    engine = Engine(model.decoder, POLICIES[name], EngineConfig(GRID, limits, rounded=rounded))
+    engine.forwards.most_shapes, most = 2, 0
+    asked = [[4, 5, 6], [8, 10], [5, 1, 5, 1] * 6, [9], [1] * 17, [4, 4]]
+    lives = [engine.add(prompt, Wish(20)) for prompt in asked]
+    while engine.in_flight:
+        engine.step()
+        most = max(most, len(engine.forwards._inputs))
+    assert most == 2
+    assert [live.tokens for live in lives] == [list(one.tokens) for one in autoregressive(model.decoder, asked, 20)]
+
+
+def test_the_shapes_that_ran_last_are_those_that_are_kept() -> None:
+    forwards = Engine(tiny_model(3, 0).decoder, POLICIES["ar"], EngineConfig(GRID, Limits(max_running=4))).forwards
+    forwards.most_shapes = 3
+    live = Live(0, [4, 5], Wish(1), frozenset(), 1, tokens=[5])
+
+    def run(tokens):
+        forwards.run([prompt_piece(live, 0, tokens, 0, 0, 0)])
+        return [shape.tokens for shape in forwards._inputs]
+
+    assert [run(tokens) for tokens in (1, 2, 3)][-1] == [1, 2, 3]
+    assert run(1) == [2, 3, 1]
+    # prepared ones stay, whatever else runs
+    forwards.inputs(next(iter(forwards._inputs))).prepared = True
+    assert run(4) == [2, 3, 1, 4]
+    assert run(5) == [2, 1, 4, 5]
+    assert run(2) == [1, 4, 5, 2]

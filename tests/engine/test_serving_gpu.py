@@ -8,7 +8,8 @@ from engines import GRID, POLICIES
 from tiny import TINY
 
 from recguide.engine.decode import autoregressive
-from recguide.engine.requests import Wish
+from recguide.engine.planning import prompt_piece
+from recguide.engine.requests import Live, Wish
 from recguide.engine.serving import Engine, EngineConfig
 from recguide.engine.shapes import add_random_draft_adapter, random_decoder
 from recguide.sim.memory import Limits
@@ -50,6 +51,33 @@ def test_greedy_output_is_that_of_one_token_decoding(decoder, wanted, name, eage
     assert [live.tokens for live in lives] == wanted
     assert engine.log.forward_s
     assert all(spent > 0 for spent in engine.log.forward_s)
+
+
+@pytest.mark.parametrize("name", ["ar", "fixed:4", "overlap", "tidar"])
+@pytest.mark.parametrize("most", [1, 2, 3])
+def test_graphs_that_go_again_and_again_change_nothing(decoder, wanted, name, most) -> None:
+    engine = Engine(decoder, POLICIES[name], EngineConfig(GRID, Limits(max_running=4, page_size=16)))
+    engine.forwards.most_shapes = most
+    for _ in range(2):
+        lives = [engine.add(prompt, Wish(40)) for prompt in ASKED]
+        while engine.in_flight:
+            engine.step()
+            assert len(engine.forwards.captured) <= most
+        assert [live.tokens for live in lives] == wanted
+
+
+def test_an_array_is_written_again_only_when_the_device_has_read_it(decoder) -> None:
+    engine = Engine(decoder, POLICIES["ar"], EngineConfig(GRID, Limits(max_running=2)))
+    forwards = engine.forwards
+    lives = [Live(0, prompt, Wish(1), frozenset(), 1) for prompt in ([4, 5, 6], [9, 8, 7])]
+    pieces = [prompt_piece(live, 0, 3, 0, 0, 0) for live in lives]
+    alone = [forwards.read(forwards.run([piece])) for piece in pieces * 3][-2:]
+    assert forwards.captured
+    for _ in range(50):
+        for piece, want in zip(pieces, alone, strict=True):
+            # nobody waits for the first one, which the second one's inputs must not meet
+            forwards.run([pieces[0] if piece is pieces[1] else pieces[1]])
+            assert forwards.read(forwards.run([piece])).first.tolist() == want.first.tolist()
 
 
 @pytest.mark.parametrize("name", ["fixed:4", "overlap", "tidar"])

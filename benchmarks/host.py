@@ -1,0 +1,141 @@
+"""Processor time of the serving engine's host for each step: everything but forwards, of a tiny model on a CPU.
+
+    python benchmarks/host.py [--steps 300] [--profile ROWS] ["C POLICY" ...]
+
+Requests play a synthetic trace, as in measurements on a GPU. ``exposed`` is what a GPU would wait for: from the start
+of a step to its first forward, and from where what was found is asked for to the step's end; the rest runs beside
+forwards. Both are also told as multiples of a fixed piece of Python and small numpy calls, which tells machines apart.
+"""
+
+import argparse
+import cProfile
+import pstats
+import sys
+import time
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import torch
+
+sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
+
+from tiny import TINY
+
+from recguide.engine.clocks import Stopwatch
+from recguide.engine.forced import Forced
+from recguide.engine.forwards import Forwards
+from recguide.engine.policyof import costs_of, policy_of
+from recguide.engine.serving import Engine, EngineConfig
+from recguide.engine.shapes import random_decoder
+from recguide.sim.memory import Limits
+from recguide.sim.paper.acceptance import paper_trace
+
+GRID = (4, 8, 16, 32)
+ROOM = 1024
+POINTS = ("1 ar", "1 fixed:16", "1 overlap:B=16", "128 ar", "128 fixed:8", "128 adaptive")
+
+
+class Marks(Stopwatch):
+    """Notes when a step's forwards run, in processor time, and lets no profiler see them."""
+
+    def __init__(self, forwards: Forwards, profiler: cProfile.Profile | None) -> None:
+        super().__init__(forwards.device)
+        self.profiler, self._read = profiler, forwards.read
+        self.restart()
+        forwards.read = self.read  # type: ignore[method-assign]
+        forwards.watch = self
+
+    def restart(self) -> None:
+        """A step begins."""
+        self.first, self.asked, self.inside = 0.0, 0.0, 0.0
+
+    def run(self, work: Callable[[], None]) -> None:
+        """Do a forward."""
+        begin = time.process_time()
+        if self.profiler is not None:
+            self.profiler.disable()
+        super().run(work)
+        if self.profiler is not None:
+            self.profiler.enable()
+        self.first = self.first or begin
+        self.inside += time.process_time() - begin
+
+    def read(self, *found: torch.Tensor) -> object:
+        """What was found is asked for."""
+        self.asked = time.process_time()
+        return self._read(*found)
+
+
+def engine_for(name: str, count: int) -> tuple[Engine, Forced]:
+    """An engine for so many requests, and who sends them."""
+    trace = paper_trace("8b")
+    order = np.random.default_rng(0).permutation(len(trace.requests))
+    mixed = [trace.requests[row] for row in order]
+    kept = tuple(r for r in mixed if r.output_tokens > 300 and r.prompt_tokens + r.output_tokens < ROOM - 64)
+    decoder = random_decoder(replace(TINY, num_layers=1, max_context=4096), "cpu", torch.float32, 0)
+    judge = Forced(replace(trace, requests=kept), decoder.config)
+    limits = Limits(8192, max_running=count, kv_pages=count * (ROOM + 64) // 16)
+    policy = policy_of(name, GRID, "nld-8b", costs_of("nld-8b-h200"))
+    return Engine(decoder, policy, EngineConfig(GRID, limits, ROOM, rounded=True), judge), judge
+
+
+def measured(point: str, steps: int, profiler: cProfile.Profile | None) -> tuple[float, float]:
+    """Median seconds of the host in a round, and those of them that a device would wait for."""
+    count, name = int(point.split()[0]), point.split()[1]
+    engine, judge = engine_for(name, count)
+    marks, sent, found = Marks(engine.forwards, profiler), 0, []
+    while len(found) < steps:
+        while engine.in_flight < count:
+            judge.send(engine, sent % len(judge.trace.requests))
+            sent += 1
+        if engine.scheduler.waiting:
+            engine.step()
+            continue
+        marks.restart()
+        if profiler is not None:
+            profiler.enable()
+        begin = time.process_time()
+        engine.step()
+        end = time.process_time()
+        if profiler is not None:
+            profiler.disable()
+        found.append((end - begin - marks.inside, marks.first - begin + end - marks.asked))
+    host, exposed = np.median(found, axis=0).tolist()
+    return host, exposed
+
+
+def unit() -> float:
+    """Median seconds of a fixed piece of work like the host's."""
+    times, numbers = [], np.arange(128)
+    for _ in range(300):
+        begin = time.process_time()
+        for _ in range(20):
+            kept = [int(number) for number in np.cumsum(numbers)[:32]]
+            np.repeat(numbers, 2)[: sum(kept) % 7 + 1].copy()
+        times.append(time.process_time() - begin)
+    return float(np.median(times))
+
+
+def main() -> None:
+    """Print a line a point."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("points", nargs="*", default=POINTS)
+    parser.add_argument("--steps", type=int, default=300)
+    parser.add_argument("--profile", type=int, default=0, metavar="ROWS")
+    args = parser.parse_args()
+    torch.set_num_threads(1)
+    print(f"{'C policy':18} {'host us':>8} {'exposed':>8} {'host / unit':>12} {'exposed / unit':>14}")
+    for point in args.points:
+        profiler = cProfile.Profile() if args.profile else None
+        before = unit()
+        host, exposed = measured(point, args.steps, profiler)
+        one = (before + unit()) / 2
+        print(f"{point:18} {host * 1e6:8.0f} {exposed * 1e6:8.0f} {host / one:12.2f} {exposed / one:14.2f}", flush=True)
+        if profiler is not None:
+            pstats.Stats(profiler).sort_stats("tottime").print_stats(args.profile)
+
+
+if __name__ == "__main__":
+    main()
