@@ -6,6 +6,8 @@ import triton.language as tl
 from torch import Tensor
 from torch.nn import functional as F  # noqa: N812
 
+from recguide.kernels.launches import overlapping
+
 
 def add_rms_norm_reference(x: Tensor, delta: Tensor | None, weight: Tensor, eps: float) -> tuple[Tensor, Tensor]:
     """The residual stream ``x`` ``[..., hidden]`` with ``delta`` added, and its RMS norm times ``weight``.
@@ -19,11 +21,13 @@ def add_rms_norm_reference(x: Tensor, delta: Tensor | None, weight: Tensor, eps:
 @triton.jit
 def _add_rms_norm_kernel(
     x, delta, weight, stream, normed, hidden, eps,
-    ADD: tl.constexpr, LANES: tl.constexpr,
+    ADD: tl.constexpr, LANES: tl.constexpr, OVERLAP: tl.constexpr,
 ):  # fmt: skip
     start = tl.program_id(0).to(tl.int64) * hidden
     at = tl.arange(0, LANES)
     inside = at < hidden
+    if OVERLAP:
+        tl.extra.cuda.gdc_wait()
     row = tl.load(x + start + at, mask=inside, other=0.0)
     if ADD:
         # rounded to the stream's dtype, as two operations would
@@ -44,6 +48,6 @@ def add_rms_norm(x: Tensor, delta: Tensor | None, weight: Tensor, eps: float) ->
     if rows:
         _add_rms_norm_kernel[(rows,)](
             x, x if delta is None else delta, weight, stream, normed, hidden, eps,
-            ADD=delta is not None, LANES=lanes, num_warps=min(8, max(1, lanes // 512)),
+            ADD=delta is not None, LANES=lanes, num_warps=min(8, max(1, lanes // 512)), **overlapping(x),
         )  # fmt: skip
     return stream, normed

@@ -5,6 +5,8 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+from recguide.kernels.launches import overlapping
+
 Table = tuple[Tensor, Tensor]
 """Cosines and sines, fp32 ``[tokens, dim / 2]`` each."""
 
@@ -37,11 +39,16 @@ def _rotary_write_kernel(
     qkv, q_cos, q_sin, k_cos, k_sin, slots, q, keys, values,
     q_request, q_token, q_head, key_page, key_place, key_head, value_page, value_place, value_head, tokens_each,
     HEADS: tl.constexpr, KV_HEADS: tl.constexpr, DIM: tl.constexpr, PAGE: tl.constexpr, LANES: tl.constexpr,
+    OVERLAP: tl.constexpr,
 ):  # fmt: skip
     token, head = tl.program_id(0), tl.program_id(1)
     half = tl.arange(0, LANES)
     inside = half < DIM // 2
     row = qkv + token.to(tl.int64) * ((HEADS + 2 * KV_HEADS) * DIM) + head * DIM
+    if OVERLAP:
+        tl.extra.cuda.gdc_wait()
+        # attention comes next, which waits for all of this
+        tl.extra.cuda.gdc_launch_dependents()
     first, second = tl.load(row + half, mask=inside), tl.load(row + DIM // 2 + half, mask=inside)
     entry = token * (DIM // 2) + half
     of_q = half < tl.where(head < HEADS, DIM // 2, 0)
@@ -81,5 +88,5 @@ def rotary_write(
             qkv, *tables[0], *tables[1], slots, q, keys, values,
             *q.stride()[:3], *keys.stride()[:3], *values.stride()[:3], q.shape[1],
             HEADS=heads, KV_HEADS=kv_heads, DIM=dim, PAGE=keys.shape[1], LANES=triton.next_power_of_2(dim // 2),
-            num_warps=1,
+            num_warps=1, **overlapping(q),
         )  # fmt: skip

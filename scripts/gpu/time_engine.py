@@ -3,6 +3,7 @@
 usage: time_engine.py MODEL OUT_FOLDER "PART SECONDS [PART'S OPTIONS]" ...     TOY=1: a tiny model on a CPU
   compile SHARE/SHARES        kernels of every kind of round, into Triton's cache
   steps C,C,...               AR steps at a context of 512, and products alone: steps.csv
+  overlap C,C,...             AR steps whose small kernels begin while the one before them ends, and not: overlap.csv
   kernels C,C,...             seconds of each kernel in such a step: kernels.csv
   host C POLICY               what the host does in such rounds, by cProfile: host.log
   serve C POLICY [POLICY ...] rounds of forced acceptance, the same requests under each policy: serve.csv
@@ -39,6 +40,7 @@ from recguide.engine.policyof import costs_of, policy_of
 from recguide.engine.requests import Wish
 from recguide.engine.serving import Engine, EngineConfig
 from recguide.engine.shapes import SHAPES, add_random_draft_adapter, random_decoder
+from recguide.kernels import launches
 from recguide.sim.log import PREFILL_STEP
 from recguide.sim.memory import Limits
 from recguide.sim.methods import Policy
@@ -188,6 +190,22 @@ def _stepped(engine: Engine, count: int, alone: Callable[[], None]) -> dict[str,
     return {"requests": count, "context": CONTEXT, **found, "step_p90_ms": round(float(np.quantile(whole, 0.9)), 4)}
 
 
+def overlap(bench: Bench, seconds: float, options: list[str]) -> None:
+    """AR steps with and without launches that overlap, in turn; the same graphs otherwise."""
+    counts, rows, until = [int(count) for count in options[0].split(",")], [], time.monotonic() + seconds
+    least, alone = launches.LEAST_CAPABILITY, {count: products(bench.decoder, count) for count in counts}
+    for turn in range(4):
+        # no GPU is so capable
+        launches.LEAST_CAPABILITY = least if turn % 2 == 0 else 99
+        for count, engine in stepping(bench, counts):
+            rows.append({"overlap": turn % 2 == 0, **_stepped(engine, count, alone[count])})
+            say(json.dumps(rows[-1]))
+        bench.write("overlap.csv", rows)
+        if turn % 2 and time.monotonic() > until:
+            break
+    launches.LEAST_CAPABILITY = least
+
+
 def host(bench: Bench, seconds: float, options: list[str]) -> None:
     """Where the host's time goes in rounds of forced acceptance."""
     count, name = int(options[0]), options[1]
@@ -312,6 +330,7 @@ def compile_kernels(bench: Bench, seconds: float, options: list[str]) -> None:
 PARTS |= {
     "compile": compile_kernels,
     "steps": steps,
+    "overlap": overlap,
     "kernels": kernels,
     "serve": serve,
     "host": host,
