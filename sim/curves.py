@@ -87,7 +87,7 @@ class Surface:
         self._curves = {
             (tokens, count): through(points) for tokens, rows in grid.items() for count, points in rows.items()
         }
-        self.most_requests = max(max(counts) for counts in self._counts.values())
+        self.most_requests = int(max(max(counts) for counts in self._counts.values()))
         """Of any shape."""
         self._fastest = min(second for curve in self._curves.values() for second in curve.seconds)
 

@@ -53,7 +53,7 @@ if [ "$TOY" ]; then
   LIMITS="$LIMITS --max-hypervolume-error 99 --min-tau -1 --min-agreement 0.99 --min-repeats 1"
   [ "$NAME" != smollm2 ] || SERVING="--adapter smollm2-135m --acceptance model"
   [ -f "$HERE/toy.parquet" ] || recguide record smollm2-135m --dataset-path "$HELD/data/prompts/gsm8k.jsonl" \
-    --dataset-path "$HELD/data/prompts/mbpp.jsonl" --limit 2 --max-output-tokens 8 --block-sizes 4 --dtype fp32 \
+    --dataset-path "$HELD/data/prompts/mbpp.jsonl" --limit 1 --max-output-tokens 8 --block-sizes 4 --dtype fp32 \
     --device cpu --adapter smollm2-135m --with-token-ids --output toy.parquet
 elif [ "$TRACE" = paper.parquet ] && [ ! -f "$HERE/paper.parquet" ]; then
   "$PYTHON" -c "from pathlib import Path; from sys import argv
