@@ -77,7 +77,14 @@ pack() {
     | split -a 2 -b 14000000 - "$WORK/packed/campaigns.tar." || true
   rm -f "$OUT"/campaigns.tar.*; mv "$WORK"/packed/* "$OUT/"
 }
-trap 'trap - EXIT; pack; ls -l "$OUT"' EXIT
+WATCH=""
+trap 'trap - EXIT; [ ! "$WATCH" ] || kill "$WATCH" || true; pack; ls -l "$OUT"' EXIT
+if command -v nvidia-smi > /dev/null && [ ! "$TOY" ]; then
+  # whether the GPU slowed down, and why
+  nvidia-smi --query-gpu=timestamp,clocks.sm,power.draw,clocks_event_reasons.active --format=csv,noheader -lms 200 \
+    >> "$OUT/clocks.csv" 2>&1 &
+  WATCH=$!
+fi
 
 FIXED=$(for size in $BLOCKS; do echo "fixed:$size"; done)
 ALL="ar $FIXED $EACH"; [ "$TOY" ] || FEW="$FEW recipe${RECIPE_AT:+@$RECIPE_AT}"
