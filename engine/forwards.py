@@ -250,8 +250,12 @@ class Forwards:
             self._plans[key] = plan
         return self._plans[key]
 
+    def _logits(self, hidden: Tensor) -> Tensor:
+        """Logits ``[scores, vocabulary]``."""
+        return F.linear(hidden, self.decoder.head)
+
     def _statistics(self, hidden: Tensor, inputs: Inputs) -> Tensor:
-        logits = F.linear(hidden, self.decoder.head)
+        logits = self._logits(hidden)
         found = self._found(logits)
         if inputs.shape.sampled:
             # what is sure and what is picked depends on the noise; how uncertain the model is does not

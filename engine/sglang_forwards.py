@@ -126,27 +126,14 @@ class SglangForwards(Forwards):
         with graph_capture():
             return super()._capture(inputs)
 
-    def _statistics(self, hidden: Tensor, inputs: Inputs) -> Tensor:
+    def _logits(self, hidden: Tensor) -> Tensor:
+        part = super()._logits(hidden)
         if self.gpus == 1:
-            return super()._statistics(hidden, inputs)
-        noise = None
-        if inputs.shape.sampled:
-            noise = inputs["heat"].view(torch.float32), inputs["seeds"].long(), inputs["about"].long()
-        return self._of_logits(self._gathered(hidden), noise)
-
-    def _gathered(self, hidden: Tensor) -> Tensor:
-        """Logits ``[scores, vocabulary]`` out of every GPU's part."""
+            return part
         from sglang.srt.distributed import tensor_model_parallel_all_gather
 
-        part = torch.nn.functional.linear(hidden, self.decoder.head)
         whole: Tensor = tensor_model_parallel_all_gather(part)
         return whole[:, : self.decoder.config.vocab_size].contiguous()
-
-    def _of_logits(self, logits: Tensor, noise: tuple[Tensor, Tensor, Tensor] | None) -> Tensor:
-        found = self._found(logits)
-        if noise is not None:
-            found = self._found(perturbed(logits.float(), *noise))._replace(entropy=found.entropy)
-        return self._packed(found)
 
     @torch.no_grad()
     def of_prefill(self, logits: Tensor, lives: Sequence[Live]) -> Scores:
@@ -157,4 +144,7 @@ class SglangForwards(Forwards):
             heat = torch.tensor([wish.temperature for wish in wishes], device=self.device)
             numbers = [[wish.seed for wish in wishes], [live.known for live in lives]]
             noise = (heat, *torch.tensor(numbers, device=self.device))
-        return self.read(self._of_logits(logits, noise))
+        found = self._found(logits)
+        if noise is not None:
+            found = self._found(perturbed(logits.float(), *noise))._replace(entropy=found.entropy)
+        return self.read(self._packed(found))
