@@ -160,9 +160,19 @@ class RecGuideWorker(BaseSpecWorker):
 
     def told(self, reqs: Sequence["Req"]) -> None:
         """SGLang has looked at what a step emitted: requests may have ended for reasons of its own."""
-        for req in reqs:
-            if req.finished() and (live := live_of(req)) is not None:
-                self.rounds.ended(live, "cancelled")
+        ended = [live for req in reqs if req.finished() and (live := live_of(req)) is not None]
+        gone = [live for live in ended if live.finish_reason is None]
+        for live in gone:
+            self.rounds.ended(live, "cancelled")
+        if gone:
+            # they may take part in a step that runs, which must have looked up their slots before others get these
+            self.forwards.join()
+
+    def update_weights_from_disk(self, recv_req: object) -> tuple[bool, str]:
+        """Drafts are made with the target's weights, which are there by now."""
+        return True, "drafts use the same weights"
+
+    update_weights_from_ipc = update_weights_from_disk
 
     def clear_cache_pool(self) -> None:
         """SGLang flushes its cache, which it does when nobody is served: time to write the log, and start anew."""
