@@ -8,6 +8,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, cast
+from weakref import WeakSet
 
 import torch
 from sglang.srt.model_executor.forward_batch_info import CaptureHiddenMode, ForwardBatch, ForwardMode
@@ -22,6 +23,14 @@ from recguide.engine.requests import Live
 from recguide.engine.sampling import perturbed
 from recguide.engine.scores import Scores
 from recguide.engine.sglang_inputs import BlockForward, PooledInputs
+
+_KNOWN: "WeakSet[SglangForwards]" = WeakSet()
+
+
+def join_all() -> None:
+    """Let what SGLang launches from now on run behind all forwards of this process that run ahead."""
+    for forwards in _KNOWN:
+        forwards.join()
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,6 +77,7 @@ class SglangForwards(Forwards):
         stands_in = cast(Decoder, backbone), cast(PagedCache, SglangPool(page_size))
         super().__init__(*stands_in, graphs, None, most_pages)
         self._stream = torch.cuda.Stream(self.device) if self.cuda else None
+        _KNOWN.add(self)
 
     @contextmanager
     def aside(self) -> Iterator[None]:

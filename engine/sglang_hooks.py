@@ -66,6 +66,15 @@ def on_arrival(original: Hook, scheduler: "Scheduler", req: "Req", is_retracted:
     return original(scheduler, req, is_retracted=is_retracted)
 
 
+def before_a_prefill(original: Hook, batch: "ScheduleBatch", *args: object, **named: object) -> object:
+    """A request that ended while a step runs may take part in it; its slots are looked up before others get them."""
+    if is_ours(batch.spec_algorithm):
+        from recguide.engine.sglang_forwards import join_all
+
+        join_all()
+    return original(batch, *args, **named)
+
+
 def those_who_emit(
     original: Hook,
     processor: "SchedulerBatchResultProcessor",
@@ -98,6 +107,7 @@ AROUND: Mapping[str, Hook] = {
     "sglang.srt.arg_groups.speculative_hook._resolve_speculative_algorithm_alias": no_draft_model,
     "sglang.srt.managers.tp_worker.TpModelWorker.init_cuda_graphs": no_decode_graphs,
     "sglang.srt.managers.scheduler.Scheduler._add_request_to_queue": on_arrival,
+    "sglang.srt.managers.schedule_batch.ScheduleBatch.prepare_for_extend": before_a_prefill,
     "sglang.srt.managers.scheduler_components.batch_result_processor.SchedulerBatchResultProcessor."
     "process_batch_result_decode": those_who_emit,
 }

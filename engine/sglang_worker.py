@@ -113,7 +113,6 @@ class RecGuideWorker(BaseSpecWorker):
         rounds = self.rounds
         started, lives = rounds.now, self._lives(batch)
         rounds.start(lives)
-        self.forwards.join()
         # without sampling, which is ours
         result = self._target_worker.forward_batch_generation(batch, is_verify=True)
         logits = result.logits_output.next_token_logits
@@ -160,13 +159,9 @@ class RecGuideWorker(BaseSpecWorker):
 
     def told(self, reqs: Sequence["Req"]) -> None:
         """SGLang has looked at what a step emitted: requests may have ended for reasons of its own."""
-        ended = [live for req in reqs if req.finished() and (live := live_of(req)) is not None]
-        gone = [live for live in ended if live.finish_reason is None]
-        for live in gone:
-            self.rounds.ended(live, "cancelled")
-        if gone:
-            # they may take part in a step that runs, which must have looked up their slots before others get these
-            self.forwards.join()
+        for req in reqs:
+            if req.finished() and (live := live_of(req)) is not None:
+                self.rounds.ended(live, "cancelled")
 
     def update_weights_from_disk(self, recv_req: object) -> tuple[bool, str]:
         """Drafts are made with the target's weights, which are there by now."""
