@@ -1,12 +1,13 @@
-"""The figures of each of the paper's tables, by name, for any acceptance and costs; ``targets`` has the paper's."""
+"""The figures of each of the paper's tables, by name, for any acceptance and costs; ``targets`` has the paper's.
+
+Those of many requests at a time are in :mod:`recguide.sim.paper.crowds`.
+"""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 import numpy as np
 
-from recguide.sim.adaptive import adaptive
-from recguide.sim.log import PREFILL_STEP
 from recguide.sim.methods import Policy
 from recguide.sim.overlap import Overlap
 from recguide.sim.paper.b200 import DFLASH_LAYERS
@@ -15,17 +16,13 @@ from recguide.sim.paper.published import (
     BLOCK_SIZES,
     CATEGORIES,
     FORWARD_MS,
-    HIGH_LOADS,
     INTERVALS,
     LOADS,
     TABLE2_TAU,
-    TABLE4,
 )
-from recguide.sim.paper.serving import largest_of
-from recguide.sim.paper.subjects import APART, Alone, Served, Subject, alone, mean, served
-from recguide.sim.paper.targets import ADAPTED, IN_ALL, LEAN, NO_DRAFTS, REPEATING
-from recguide.sim.policies import ar, fixed, recipe
-from recguide.sim.rounds import rounds_of
+from recguide.sim.paper.subjects import APART, Alone, Subject, alone, mean
+from recguide.sim.paper.targets import ADAPTED, LEAN, REPEATING
+from recguide.sim.policies import ar, fixed
 from recguide.sim.tidar import Tidar
 from recguide.traces.replays import replay as rounds_at
 from recguide.traces.summaries import confidence, rejections, transitions
@@ -166,7 +163,7 @@ def table5(subject: Subject) -> Figures:
     speed = {
         name: mean([run.tokens_per_s for run in at_one(subject, policy).values()]) for name, policy in ABLATION.items()
     }
-    return _with_gains(speed, "LinearSS") | _rows(subject, speed)
+    return with_gains(speed, "LinearSS") | _rows(subject, speed)
 
 
 def _rows(subject: Subject, speed: Mapping[str, float]) -> Figures:
@@ -181,103 +178,10 @@ def _rows(subject: Subject, speed: Mapping[str, float]) -> Figures:
     return found
 
 
-def _with_gains(speed: Mapping[str, float], base: str) -> Figures:
+def with_gains(speed: Mapping[str, float], base: str) -> Figures:
+    """Tokens per second by name, and the gain of all others over ``base``."""
     found = {f"tokens/s, {name}": value for name, value in speed.items()}
     return found | {f"gain %, {name}": 100 * (speed[name] / speed[base] - 1) for name in speed if name != base}
-
-
-NO_PADDING = "no padding"
-"""Blocks of all sizes in one forward: not in the paper."""
-RUNS: Mapping[str, tuple[str, str]] = {
-    "fixed:8": ("fixed:8", "bucket"),
-    "fixed:16": ("fixed:16", "bucket"),
-    "fixed:32": ("fixed:32", "bucket"),
-    "Fixed Block": ("recipe", "bucket"),
-    "+ s_t": ("s, largest", "pad"),
-    "+ z_t": ("s, z, largest", "pad"),
-    "+ Bucketing": ("s, z", "full"),
-    f"+ s_t, {NO_DRAFTS}": ("s", "pad"),
-    f"+ z_t, {NO_DRAFTS}": ("s, z", "pad"),
-    f"+ Bucketing, {IN_ALL}": ("s, z", "bucket"),
-    NO_PADDING: ("s, z", "ragged"),
-}
-"""Name to policy and batching."""
-HighLoad = dict[tuple[str, int], dict[str, Served]]
-
-
-def high_load(subject: Subject) -> HighLoad:
-    """By name and concurrency: each benchmark served by itself."""
-    fitted = subject.fitted
-    s, both = adaptive(fitted, strata=False), adaptive(fitted)
-    policies: dict[str, Policy] = {
-        "recipe": recipe,
-        "s": s,
-        "s, z": both,
-        "s, largest": largest_of(s),
-        "s, z, largest": largest_of(both),
-        **{f"fixed:{size}": fixed(size) for size in BLOCK_SIZES},
-    }
-    traces = {name: subject.of([name]) for name in subject.benchmarks}
-    rounds = {name: rounds_of(trace) for name, trace in traces.items()}
-    return {
-        (name, load): {
-            benchmark: served(trace, subject.costs, policies[policy], load, batching, rounds[benchmark])
-            for benchmark, trace in traces.items()
-        }
-        for name, (policy, batching) in RUNS.items()
-        for load in HIGH_LOADS
-    }
-
-
-def rate(runs: HighLoad, name: str, load: int) -> float:
-    """Tokens per second, the mean of benchmarks."""
-    return mean([run.tokens_per_s for run in runs[name, load].values()])
-
-
-LINES = {
-    "fixed:8": "B = 8",
-    "fixed:16": "B = 16",
-    "fixed:32": "B = 32",
-    "+ Bucketing": "RecGuide",
-    f"+ Bucketing, {IN_ALL}": f"RecGuide, {IN_ALL}",
-    NO_PADDING: "RecGuide without padding or buckets",
-}
-"""Runs that Figure 5 has a line for."""
-
-
-def figure5(runs: HighLoad) -> Figures:
-    """Tokens per second of all requests, and per request in flight."""
-    found: Figures = {}
-    for name, said in LINES.items():
-        for load in HIGH_LOADS:
-            each = [run.per_request for run in runs[name, load].values()]
-            found |= {f"tokens/s, {said}, C = {load}": rate(runs, name, load),
-                      f"tokens/s per request, {said}, C = {load}": mean(each)}  # fmt: skip
-    return found
-
-
-def table4(runs: HighLoad) -> Figures:
-    """% of the rounds of requests at each block size, by category; the mean of benchmarks."""
-    found: Figures = {}
-    for load in TABLE4["8b"]:
-        shares = {name: block_shares(run) for name, run in runs["+ Bucketing", load].items()}
-        for category in (*CATEGORIES, "overall"):
-            names = [name for name in shares if category in (BENCHMARKS[name], "overall")]
-            for i, size in enumerate(BLOCK_SIZES if names else ()):
-                found[f"B = {size}, C = {load}, {category}"] = mean([shares[name][i] for name in names])
-    return found
-
-
-def block_shares(run: Served) -> list[float]:
-    """% of rounds at 8, 16 and 32."""
-    sizes = run.run.emission_block_size[run.run.emission_block_size != PREFILL_STEP]
-    return [100 * float((sizes == size).mean()) for size in BLOCK_SIZES]
-
-
-def table6(runs: HighLoad) -> Figures:
-    """Tokens per second, the mean over C = 2..128, with more and more of the policy, and the gain over fixed blocks."""
-    names = [name for name in RUNS if not name.startswith("fixed:")]
-    return _with_gains({name: mean([rate(runs, name, load) for load in HIGH_LOADS]) for name in names}, names[0])
 
 
 def reported_ms(model: str) -> Figures:

@@ -15,6 +15,7 @@ from recguide.sim.log import Replay
 from recguide.sim.memory import Limits
 from recguide.sim.oneforward import OneForward
 from recguide.sim.overlap import Overlap, Tables, draft_of, overlap_tables, places, prepared
+from recguide.sim.paper.published import BLOCK_SIZES
 from recguide.sim.policies import Informed, Outcomes
 from recguide.sim.replay import run
 from recguide.sim.rounds import Ints, Rounds
@@ -49,8 +50,11 @@ class FullBuckets(Linear):
         super().__init__(rounds, costs, policy, BUCKETED)
         self.most = most
 
+    def _wanted(self, running: Running) -> int | Ints:
+        return self.policy(running.look())
+
     def _plan(self, running: Running, step: int) -> int | Ints:
-        wanted = np.broadcast_to(self.policy(running.look()), len(running.ids))
+        wanted = np.broadcast_to(self._wanted(running), len(running.ids))
         if running.largest is not None:
             wanted = np.minimum(wanted, running.largest)
         waited = step - running.ran
@@ -61,16 +65,42 @@ class FullBuckets(Linear):
         return fullest.block_size
 
 
+class Knowing(FullBuckets):
+    """The same where each gets the block size whose next round is worth the most: its tokens less ``rho`` times its
+    part of a full batch's time. Nobody can know them."""
+
+    def __init__(self, rounds: Rounds, costs: CostModel, policy: Informed, most: int, rho: float) -> None:
+        super().__init__(rounds, costs, policy, most)
+        context = most * float(places(rounds)[2].mean())
+        self.sizes = np.array(BLOCK_SIZES)
+        cost = np.array([costs.round_curve(size, most)(context) for size in BLOCK_SIZES]) / most
+        self.worth = np.stack([rounds.emitted[size] for size in BLOCK_SIZES]) - rho * cost[:, None]
+
+    def _wanted(self, running: Running) -> int | Ints:
+        wanted: Ints = self.sizes[self.worth[:, running.at].argmax(axis=0)]
+        return wanted
+
+
 def full_buckets(
-    rounds: Rounds, costs: CostModel, policy: Equation3, concurrency: int, order: Sequence[int], sizes: int
+    rounds: Rounds,
+    costs: CostModel,
+    policy: Equation3,
+    concurrency: int,
+    order: Sequence[int],
+    sizes: int,
+    knowing: float | None = None,
 ) -> Replay:
     """Serve these requests in executed batches of ``concurrency``; with ``sizes`` times as many in flight one bucket
-    of the ``sizes`` is always full."""
+    of the ``sizes`` is always full. ``knowing``: at this price, knowing every next round."""
     chosen = at_load(policy, concurrency)
     running = Running(rounds)
     running.history = History(rounds.entropy, chosen.signal)
     clients = Clients(as_recorded(rounds, order), sizes * concurrency)
-    server = Server(costs, FullBuckets(rounds, costs, chosen, concurrency), running, clients, Limits())
+    if knowing is None:
+        method = FullBuckets(rounds, costs, chosen, concurrency)
+    else:
+        method = Knowing(rounds, costs, chosen, concurrency, knowing)
+    server = Server(costs, method, running, clients, Limits())
     run(server)
     return server.replay(closed=True)
 

@@ -104,8 +104,19 @@ def test_full_buckets_are_for_policies_that_tell_requests_apart(trace: DenseTrac
         served(trace, COSTS, fixed(16), 4, "full")
 
 
-def test_requests_are_served_as_often_as_asked() -> None:
+def test_requests_are_served_as_often_as_asked_and_each_equally_often() -> None:
     assert sorted(shuffled(5, 3)) == list(range(5))
     order = shuffled(5, 12)
-    assert len(order) == 12
-    assert sorted(order[:5]) == sorted(order[5:10]) == list(range(5))
+    assert len(order) == 15
+    assert sorted(order[:5]) == sorted(order[5:10]) == sorted(order[10:]) == list(range(5))
+
+
+def test_knowing_every_next_round_is_faster_than_foretelling_it(trace: DenseTrace, fitted: Adaptive) -> None:
+    policy = adaptive(fitted)
+    told = served(trace, COSTS, policy, 8, "full")
+    rho = told.tokens_per_s / (1 - float(told.metrics["prefill_share"] or 0.0))
+    assert served(trace, COSTS, policy, 8, "full", knowing=rho).tokens_per_s > told.tokens_per_s
+    # where time costs nothing, every round emits the most that any block size would
+    free = served(trace, COSTS, policy, 8, "full", knowing=0.0)
+    fixed_at = [served(trace, COSTS, fixed(size), 8).metrics["accept_length"] or 0 for size in (8, 16, 32)]
+    assert (free.metrics["accept_length"] or 0) >= max(fixed_at)

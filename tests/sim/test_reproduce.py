@@ -13,7 +13,7 @@ from recguide.sim.paper.entries import Claim, Entry, Section, joined
 from recguide.sim.paper.page import cells, document, page, table_of
 from recguide.sim.paper.reasons import REASONS
 from recguide.sim.paper.reproduce_run import chosen, study_of
-from recguide.sim.paper.sections import NAMES, Study, section
+from recguide.sim.paper.sections import CLAIMS, NAMES, Study, section
 from recguide.sim.paper.subjects import Subject, alone, recorded_subject
 from recguide.sim.paper.targets import Target
 from recguide.sim.policies import ar, fixed
@@ -98,6 +98,19 @@ def test_claims_are_told_whether_they_hold() -> None:
     text = page([made], {})
     assert "does not hold" in text
     assert '<p class="reason">why</p>' in text
+
+
+def test_a_step_of_an_ablation_that_ties_is_not_faster() -> None:
+    speeds = {"Fixed Block": 1000.0, "+ s_t": 1100.0, "+ z_t": 1100.2, "+ Bucketing": 1200.0}
+    found = CLAIMS["table6"]({f"tokens/s, {name}": speed for name, speed in speeds.items()})
+    assert [claim.holds for claim in found] == [True, False, True]
+
+
+def test_bands_are_those_of_a_lean_host_too(study: Study) -> None:
+    for name, entry in ((entry.name, entry) for entry in section("table2", study).entries if "speedup" in entry.name):
+        if entry.band is not None and "mt-bench" not in name:
+            low, high = entry.band
+            assert low < (entry.ours or 0.0) < high, name
 
 
 def test_served_requests_share_no_prompt_with_those_fitted_to(recorded: Subject) -> None:
