@@ -34,6 +34,8 @@ from recguide.sim.paper.acceptance import paper_trace
 
 GRID = (4, 8, 16, 32)
 ROOM = 1024
+QUIET = 0.2
+"""The quantile that is told: machines are busy with other things too."""
 POINTS = ("1 ar", "1 fixed:16", "1 overlap:B=16", "128 ar", "128 fixed:8", "128 adaptive")
 
 
@@ -49,7 +51,7 @@ class Marks(Stopwatch):
 
     def restart(self) -> None:
         """A step begins."""
-        self.first, self.asked, self.inside = 0.0, 0.0, 0.0
+        self.begun, self.asked, self.inside = 0.0, 0.0, 0.0
 
     def run(self, work: Callable[[], None]) -> None:
         """Do a forward."""
@@ -59,7 +61,7 @@ class Marks(Stopwatch):
         super().run(work)
         if self.profiler is not None:
             self.profiler.enable()
-        self.first = self.first or begin
+        self.begun = self.begun or begin
         self.inside += time.process_time() - begin
 
     def read(self, *found: torch.Tensor) -> object:
@@ -82,7 +84,7 @@ def engine_for(name: str, count: int) -> tuple[Engine, Forced]:
 
 
 def measured(point: str, steps: int, profiler: cProfile.Profile | None) -> tuple[float, float]:
-    """Median seconds of the host in a round, and those of them that a device would wait for."""
+    """Seconds of the host in a round, and those of them that a device would wait for, where little else disturbs it."""
     count, name = int(point.split()[0]), point.split()[1]
     engine, judge = engine_for(name, count)
     marks, sent, found = Marks(engine.forwards, profiler), 0, []
@@ -101,13 +103,13 @@ def measured(point: str, steps: int, profiler: cProfile.Profile | None) -> tuple
         end = time.process_time()
         if profiler is not None:
             profiler.disable()
-        found.append((end - begin - marks.inside, marks.first - begin + end - marks.asked))
-    host, exposed = np.median(found, axis=0).tolist()
+        found.append((end - begin - marks.inside, marks.begun - begin + end - marks.asked))
+    host, exposed = np.quantile(found, QUIET, axis=0).tolist()
     return host, exposed
 
 
 def unit() -> float:
-    """Median seconds of a fixed piece of work like the host's."""
+    """Seconds of a fixed piece of work like the host's."""
     times, numbers = [], np.arange(128)
     for _ in range(300):
         begin = time.process_time()
@@ -115,7 +117,7 @@ def unit() -> float:
             kept = [int(number) for number in np.cumsum(numbers)[:32]]
             np.repeat(numbers, 2)[: sum(kept) % 7 + 1].copy()
         times.append(time.process_time() - begin)
-    return float(np.median(times))
+    return float(np.quantile(times, QUIET))
 
 
 def main() -> None:

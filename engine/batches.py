@@ -8,6 +8,7 @@ from typing import Any, overload
 import numpy as np
 from numpy.typing import NDArray
 
+from recguide.engine.pages import PagePool
 from recguide.engine.planning import Layout, Piece, drafting, padded, verifying
 from recguide.engine.requests import Live
 from recguide.sim.rounds import AR, Ints
@@ -80,10 +81,33 @@ known_frame = lru_cache(maxsize=512)(frame_of)
 class Batch(Sequence[Piece]):
     """Pieces of a forward, which are made one by one only for whoever asks for one."""
 
-    __slots__ = ("cached", "frame", "ids", "lives")
+    __slots__ = ("_rows", "_sampled", "cached", "frame", "ids", "lives")
 
     def __init__(self, lives: Sequence[Live], cached: Ints, frame: Frame, ids: Ints) -> None:
         self.lives, self.cached, self.frame, self.ids = lives, cached, frame, ids
+        self._rows: Ints | None = None
+        self._sampled: bool | None = None
+
+    def of(self, rows: Ints, sampled: bool) -> "Batch":
+        """The same, told what it would have to ask its requests for."""
+        if len(rows) == len(self.lives):
+            self._rows, self._sampled = rows, sampled
+        return self
+
+    @property
+    def pool(self) -> PagePool | None:
+        """Where the requests' pages come from; None where they have none."""
+        return self.lives[0].pages.pool
+
+    @property
+    def rows(self) -> Ints:
+        """[requests] Where in the pool their pages are listed."""
+        return np.array([live.pages.row for live in self.lives]) if self._rows is None else self._rows
+
+    @property
+    def sampled(self) -> bool:
+        """Whether one of them has a temperature."""
+        return max([live.wish.temperature for live in self.lives]) > 0 if self._sampled is None else self._sampled
 
     def __len__(self) -> int:
         return len(self.lives)

@@ -6,6 +6,7 @@ their keys go to a page that nobody holds.
 """
 
 from collections.abc import Sequence
+from functools import lru_cache
 from itertools import accumulate
 from typing import NamedTuple
 
@@ -43,6 +44,7 @@ class Shape(NamedTuple):
     sampled: bool
     """Whether a request has a temperature."""
 
+    @lru_cache(maxsize=4096)  # noqa: B019 - a shape is a few numbers
     def rounded(self, most_pages: int) -> "Shape":
         """A shape with room for this one, of which there are few: 8 token counts to a power of 2.
 
@@ -58,9 +60,8 @@ def shape_of(batch: Batch, page_size: int, filled: bool) -> Shape:
     frame = batch.frame
     longest = int((batch.cached + frame.lens).max())
     draft = "none" if not frame.drafts else "all" if frame.drafts == frame.total else "some"
-    sampled = max([live.wish.temperature for live in batch.lives]) > 0
     sizes = len(batch), frame.total, len(frame.scored), -(-longest // page_size)
-    return Shape(*sizes, draft, filled, sampled)
+    return Shape(*sizes, draft, filled, batch.sampled)
 
 
 class Inputs:
@@ -161,7 +162,7 @@ class Inputs:
         """The page table, and from it where the key of each token goes."""
         size = cache.page_size
         table = self._parts["table"].reshape(self.shape.requests, self.shape.pages)
-        cache.fill_table(table, [live.pages for live in batch.lives], -(-(batch.cached + lens) // size))
+        cache.fill_table(table, batch.pool, batch.rows, -(-(batch.cached + lens) // size))
         column = place // size
         # the page's place instead of the column's
         slots = place + (table[batch.frame.owner, column] - column) * size

@@ -13,7 +13,7 @@ import numpy as np
 
 from recguide.engine.batches import draft_batch, fill_of, verify_batch
 from recguide.engine.outcomes import Change, Ends, accepted, ends_of, outcome_of
-from recguide.engine.requests import ASKED, RAN, Live, room_for, seen_of, standing
+from recguide.engine.requests import ASKED, CACHED, PAGES_ROW, RAN, SAMPLED, TOKENS, Live, room_for, seen_of, standing
 from recguide.engine.scores import Scores, Unmade, blank, is_broken, spread
 from recguide.engine.ways import DRAFT_BROKEN, VERIFY_BROKEN, Planned, Setup
 from recguide.sim.adaptive import Equation3
@@ -36,6 +36,9 @@ class Blocks:
     cached: Ints
     positions: Ints
     """Output tokens so far."""
+    pages: Ints
+    """Where in the pool their pages are listed."""
+    sampled: bool
 
 
 class Part(NamedTuple):
@@ -87,25 +90,26 @@ class LinearWay:
     def plan(self, running: Sequence[Live], step: int) -> Planned:
         """Ask the policy, and take along whom the batching chooses."""
         state = standing(running)
-        wanted = _with_wishes(self.policy(seen_of(running, self.tallies)), state[ASKED])
+        policy = self.policy
+        # such a policy looks at nothing
+        wanted = policy.block_size if isinstance(policy, Fixed) else policy(seen_of(running, self.tallies))
+        wanted = _with_wishes(wanted, state[ASKED])
         largest = room_for(running, self.setup.block_sizes, self.setup.max_context)
         chosen, rows = choose_blocks(wanted, largest, step - state[RAN], self.batching, self._last)
-        lives, taken = list(running), state[:2].copy()
+        lives, taken = list(running), state.copy() if rows is None else state[:, rows]
         if rows is not None:
-            lives, taken = [running[row] for row in rows.tolist()], taken[:, rows]
+            lives = [running[row] for row in rows.tolist()]
         sizes = [chosen] * len(lives) if isinstance(chosen, int) else chosen.tolist()
         self._check(sizes)
         filled = [max(sizes)] * len(sizes) if self.batching.padded else sizes
-        cached, positions = taken
-        return Planned(_work(cached, sizes, filled), rows, Blocks(lives, sizes, filled, chosen, cached, positions))
+        return Planned(_work(taken[CACHED], sizes, filled), rows, _blocks(lives, sizes, filled, chosen, taken))
 
     def rehearse(self, lives: Sequence[Live]) -> Iterator[Planned]:
         """At every block size that the policy may choose, as far as that is known."""
-        cached, positions = standing(lives)[:2]
+        taken = standing(lives)
         for size in _choices(self.policy, (AR, *self.setup.block_sizes)):
             sizes = [size] * len(lives)
-            blocks = Blocks(lives, sizes, sizes, size, cached, positions)
-            yield Planned(_work(cached, sizes, sizes), None, blocks)
+            yield Planned(_work(taken[CACHED], sizes, sizes), None, _blocks(lives, sizes, sizes, size, taken))
 
     def _check(self, sizes: Sequence[int]) -> None:
         allowed = (AR, *self.setup.block_sizes)
@@ -122,14 +126,15 @@ class LinearWay:
         blocks: Blocks = planned.what
         forwards, mask_id, shift = self.setup.forwards, self.setup.mask_id, self.setup.shift
         lives, cached, sizes, filled = blocks.lives, blocks.cached, blocks.sizes, blocks.filled
-        seeds = np.array([live.tokens[-1] for live in lives])
+        seeds, own = np.array([live.tokens[-1] for live in lives]), (blocks.pages, blocks.sampled)
         statistics, fill = [], None
         if max(filled) > AR:
-            drafts = draft_batch(lives, cached, seeds, sizes, filled, (mask_id, shift))
+            drafts = draft_batch(lives, cached, seeds, sizes, filled, (mask_id, shift)).of(*own)
             statistics.append(forwards.run(drafts))
             fill = fill_of(sizes, filled)
         # prepared while the draft runs, and what follows while the verify does
-        statistics.append(forwards.run(verify_batch(lives, cached, seeds, sizes, filled, mask_id), fill))
+        verify = verify_batch(lives, cached, seeds, sizes, filled, mask_id).of(*own)
+        statistics.append(forwards.run(verify, fill))
         parts = [self._foretold(part) for part in _parts(blocks, seeds)]
         return lambda: self._changes(parts, forwards.read(*statistics))
 
@@ -210,8 +215,17 @@ def _with_wishes(chosen: int | Ints, asked: Ints) -> int | Ints:
     return np.where(asked > 0, asked, chosen) if asked.any() else chosen
 
 
-def _work(cached: Ints, sizes: Sequence[int], filled: Sequence[int]) -> Work:
+def _blocks(lives: Sequence[Live], sizes: list[int], filled: list[int], chosen: int | Ints, taken: Ints) -> Blocks:
+    """Of requests that stand so."""
+    sampled = bool(taken[SAMPLED].any())
+    return Blocks(lives, sizes, filled, chosen, taken[CACHED], taken[TOKENS], taken[PAGES_ROW], sampled)
+
+
+def _work(cached: Ints, sizes: list[int], filled: list[int]) -> Work:
     """Query tokens as the simulator counts them."""
+    count, size = len(sizes), sizes[0]
+    if filled is sizes and sizes.count(size) == count:
+        return Work(0.0, size, count, size * count, int(cached.sum()), size * count if size > AR else 0)
     tokens = sum(filled)
     drafted = sum([fill for fill in filled if fill > AR])
     return Work(0.0, max(sizes), len(sizes), tokens, int(cached.sum()), drafted, 2 * (tokens - sum(sizes)))

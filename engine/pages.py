@@ -63,6 +63,8 @@ class PagePool:
         self._free = list(range(num_pages - 1, -1, -1))
         self.matrix: Int32s = np.zeros((16, 16), np.int32)
         """[rows, most pages] The pages of each request that has some."""
+        self.counts: Ints = np.zeros(16, np.int64)
+        """[rows] How many these are."""
         self._holders: list[HeldPages | None] = [None] * 16
 
     @property
@@ -80,26 +82,44 @@ class PagePool:
             del self._free[-more:]
         elif more < 0:
             self._free += reversed(pages.pop(-more))
+        if pages.row >= 0:
+            self.counts[pages.row] = count
         if not count and pages.row >= 0:
             self._holders[pages.row] = None
             pages.lie_at(np.zeros(16, np.int32), None, -1)
 
     def resize_all(self, held: Sequence[HeldPages], counts: Ints) -> None:
         """:meth:`resize` of many, none of which ends without pages or began so; those that shrink do so first."""
-        more = counts - np.array([pages.count for pages in held])
-        if not more.any():
-            return
-        self._have(int(more.sum()))
+        rows = np.array([pages.row for pages in held])
+        if not self.resize_rows(rows, counts):
+            self._have(int((counts - self.counts[rows]).sum()))
+
+    def resize_rows(self, rows: Ints, counts: Ints) -> bool:
+        """The same for those whose pages are these rows; False, and nothing changes, where there are not so many."""
+        more = counts - self.counts[rows]
         changed = np.flatnonzero(more)
+        if not len(changed):
+            return True
+        if int(more.sum()) > len(self._free):
+            return False
+        rows, more, ends = rows[changed], more[changed], counts[changed]
         if len(changed) < FEW:
-            for place in sorted(changed.tolist(), key=more.__getitem__):
-                self.resize(held[place], int(counts[place]))
-            return
-        those, more, ends = [held[place] for place in changed.tolist()], more[changed], counts[changed]
-        most = int(ends.max())
-        if most > self.matrix.shape[1]:
-            self._widen(most)
-        rows, size = np.array([pages.row for pages in those]), np.abs(more)
+            for place in np.argsort(more, kind="stable").tolist():
+                self.resize(self._holder(rows[place]), int(ends[place]))
+        else:
+            self._resize(rows, more, ends)
+        return True
+
+    def _holder(self, row: int) -> HeldPages:
+        holder = self._holders[row]
+        assert holder is not None
+        return holder
+
+    def _resize(self, rows: Ints, more: Ints, ends: Ints) -> None:
+        """So many pages more, or fewer, for each row, which end at these counts."""
+        if int(ends.max()) > self.matrix.shape[1]:
+            self._widen(int(ends.max()))
+        size = np.abs(more)
         row = np.repeat(rows, size)
         column = np.repeat(np.minimum(ends, ends - more) - np.cumsum(size) + size, size) + np.arange(size.sum())
         shrinks = np.repeat(more < 0, size)
@@ -108,8 +128,9 @@ class PagePool:
         if taken:
             self.matrix[row[~shrinks], column[~shrinks]] = self._free[-taken:]
             del self._free[-taken:]
-        for pages, end in zip(those, ends.tolist(), strict=True):
-            pages.count = end
+        self.counts[rows] = ends
+        for place, end in zip(rows.tolist(), ends.tolist(), strict=True):
+            self._holder(place).count = end
 
     def _have(self, more: int) -> None:
         if more > len(self._free):
@@ -131,6 +152,7 @@ class PagePool:
 
     def _enlarge(self, rows: int, width: int) -> None:
         self.matrix = np.zeros((rows, width), np.int32)
+        self.counts = np.concatenate([self.counts, np.zeros(rows - len(self.counts), np.int64)])
         self._holders += [None] * (rows - len(self._holders))
         for row, pages in enumerate(self._holders):
             if pages is not None:
@@ -188,18 +210,20 @@ class PagedCache:
         self.keys[layer].flatten(0, 1)[slots] = keys
         self.values[layer].flatten(0, 1)[slots] = values
 
-    def fill_table(self, table: Int32s, held: Sequence[HeldPages], counts: Ints) -> None:
+    def fill_table(self, table: Int32s, pool: PagePool | None, rows: Ints, counts: Ints) -> None:
         """Write a page table ``[requests, pages]``: so many pages of each request, its own ones, then scratch.
 
-        What lies behind them stays, and is some page.
+        Its own ones are a row of the pool's matrix; without a pool nobody has any. What lies behind them stays, and is
+        some page.
         """
-        pool = held[0].pool
-        own = np.array([pages.count for pages in held])
+        spare = counts
         if pool is not None:
+            own = pool.counts[rows]
             width = min(int(own.max()), table.shape[1])
-            table[: len(held), :width] = pool.matrix[np.array([pages.row for pages in held]), :width]
-        spare = np.maximum(counts - own, 0)
+            table[: len(rows), :width] = pool.matrix[rows, :width]
+            spare = np.maximum(counts - own, 0)
         if spare.any():
-            row, column = np.repeat(np.arange(len(held)), spare), np.arange(spare.sum())
+            own = counts - spare
+            row, column = np.repeat(np.arange(len(rows)), spare), np.arange(spare.sum())
             column -= np.repeat(np.cumsum(spare) - spare, spare)
             table[row, column + np.repeat(own, spare)] = self.scratch[row, column]

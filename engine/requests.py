@@ -133,7 +133,7 @@ class Live:
         return [*self.prompt, *self.tokens][first : first + count]
 
 
-CACHED, TOKENS, NUMBER, BLOCK_SIZE, ACCEPT_LEN, RAN, ASKED = range(7)
+CACHED, TOKENS, NUMBER, BLOCK_SIZE, ACCEPT_LEN, RAN, ASKED, SAMPLED, PAGES_ROW = range(9)
 """Rows of what is known of running requests as arrays."""
 
 
@@ -146,7 +146,7 @@ class Roster(list[Live]):
 
     @property
     def state(self) -> Ints:
-        """[7, requests] Cached tokens, and so on."""
+        """[9, requests] Cached tokens, and so on."""
         known = self._state.shape[1]
         if known < len(self):
             self._state = np.concatenate([self._state, _gathered(self[known:])], 1)
@@ -178,11 +178,13 @@ class Roster(list[Live]):
 
 
 def _gathered(lives: Sequence[Live]) -> Ints:
-    columns = [
-        (live.cached, len(live.tokens), live.number, live.block_size, live.accept_len, live.ran, live.asked)
-        for live in lives
-    ]
-    return np.array(columns, np.int64).reshape(len(lives), 7).T
+    columns = [_column(live) for live in lives]
+    return np.array(columns, np.int64).reshape(len(lives), 9).T
+
+
+def _column(live: Live) -> tuple[int, ...]:
+    rounds = live.block_size, live.accept_len, live.ran, live.asked
+    return live.cached, len(live.tokens), live.number, *rounds, live.wish.temperature > 0, live.pages.row
 
 
 def standing(running: Sequence[Live]) -> Ints:

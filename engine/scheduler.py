@@ -4,7 +4,7 @@ from collections import deque
 from collections.abc import Callable, Sequence
 
 from recguide.engine.pages import PagePool
-from recguide.engine.requests import CACHED, Live, Roster
+from recguide.engine.requests import CACHED, PAGES_ROW, Live, Roster
 from recguide.engine.ways import Planned
 from recguide.sim.memory import Limits
 from recguide.sim.rounds import Ints
@@ -78,11 +78,9 @@ class Scheduler:
         """The plan of the next round, with pages for the block of everyone in it; preempts until there are enough."""
         while True:
             planned = plan()
-            tokens = self.running.state[CACHED].copy()
-            tokens[slice(None) if planned.rows is None else planned.rows] += planned.work.block_size
-            wanted, held = self._pages(tokens), [live.pages for live in self.running]
-            if int(wanted.sum()) - sum([pages.count for pages in held]) <= self.pool.num_free:
-                self.pool.resize_all(held, wanted)
+            state, rows = self.running.state, planned.rows
+            tokens, row = (state[CACHED], state[PAGES_ROW]) if rows is None else state[[CACHED, PAGES_ROW]][:, rows]
+            if self.pool.resize_rows(row, self._pages(tokens + planned.work.block_size)):
                 return planned
             self._preempt()
 
@@ -116,7 +114,8 @@ class Scheduler:
         for live in gone:
             self.release(live)
         if self.running:
-            self.pool.resize_all([live.pages for live in self.running], self._pages(self.running.state[CACHED]))
+            state = self.running.state
+            self.pool.resize_rows(state[PAGES_ROW], self._pages(state[CACHED]))
         return gone
 
     def drop(self, live: Live) -> None:

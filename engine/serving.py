@@ -172,7 +172,8 @@ class Engine:
         changes = self.way.run(planned)
         apply(changes, self.signal, step + 1)
         places = None if len(changes) == len(running) else planned.rows
-        emitted, sizes = np.array([(len(change.tokens), change.block_size) for change in changes]).T
+        emitted = np.array([len(change.tokens) for change in changes])
+        sizes = np.array([change.block_size for change in changes])
         running.moved(places, emitted, sizes, step + 1)
         self.scheduler.prefilled = False
         seconds = self.now - started

@@ -69,12 +69,12 @@ def test_page_tables_have_own_pages_and_scratch_behind_them() -> None:
     cache = PagedCache(TINY, PAGES, 4, 20, 12, torch.device("cpu"), torch.float32)
     table = np.full((32, 8), -1, np.int32)
     counts = np.array([len(pages) + number % 3 for number, pages in enumerate(held)])
-    cache.fill_table(table, held, counts)
+    cache.fill_table(table, pool, np.array([pages.row for pages in held]), counts)
     for row, pages, count, spare in zip(table, held, counts.tolist(), cache.scratch.tolist(), strict=False):
         assert row[:count].tolist() == [*pages.ids.tolist(), *spare][:count]
     pool.resize(held[0], 0)
     with_nothing = np.zeros((1, 8), np.int32)
-    cache.fill_table(with_nothing, [HeldPages()], np.array([2]))
+    cache.fill_table(with_nothing, None, np.array([-1]), np.array([2]))
     assert with_nothing[0, :2].tolist() == cache.scratch[0, :2].tolist()
 
 
