@@ -76,6 +76,8 @@ def _joined(layouts: Sequence[Layout], name: str) -> NDArray[Any]:
 
 known_frame = lru_cache(maxsize=512)(frame_of)
 """The same for layouts that are kept."""
+FEW = 8
+"""Requests whose layouts, one behind the other, are likely to come back."""
 
 
 class Batch(Sequence[Piece]):
@@ -135,7 +137,8 @@ def batch_of(pieces: Sequence[Piece]) -> Batch:
     layouts = tuple(piece.layout for piece in pieces)
     ids = pieces[0].ids if len(pieces) == 1 else np.concatenate([np.asarray(piece.ids) for piece in pieces])
     cached = np.array([piece.cached for piece in pieces])
-    frame = known_frame(layouts) if all(layout.kept for layout in layouts) else frame_of(layouts)
+    few = len(layouts) <= FEW and all(layout.kept for layout in layouts)
+    frame = known_frame(layouts) if few else frame_of(layouts)
     return Batch([piece.live for piece in pieces], cached, frame, np.asarray(ids))
 
 

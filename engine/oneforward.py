@@ -4,19 +4,23 @@ The forward carries everyone's next need: the verifier row and branches of those
 that do not. Verifier rows are never drafts to the adapter. Only they commit keys.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 
-from recguide.engine.outcomes import Change, accepted, outcome_of
+from recguide.engine.outcomes import Change, Ends, accepted, ends_of, outcome_of
 from recguide.engine.planning import Piece, branched_piece, draft_piece, verify_piece
 from recguide.engine.requests import Held, Live
-from recguide.engine.scores import Scores, held_of, spread
+from recguide.engine.scores import Scores, blank, held_of, spread
 from recguide.engine.ways import DRAFT_BROKEN, VERIFY_BROKEN, Planned, Setup, positions_of
 from recguide.sim.overlap import CONTINUED, CORRECTED, SEEDED, Outcome
 from recguide.sim.rounds import AR, Ints
 from recguide.sim.steps import Work
+
+NOTHING: Ints = np.zeros(0, np.int64)
+"""Drafted tokens of an AR step."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,6 +46,31 @@ class Need:
         return self.size + self.behind * len(self.leaves)
 
 
+class Group(NamedTuple):
+    """Requests of a step that need the same, and all that is known of them before it is over."""
+
+    size: int
+    drafts: bool
+    places: list[int]
+    needs: list[Need]
+    lives: list[Live]
+    positions: Ints
+    starts: Ints
+    """Where the scores of each begin."""
+    ends: Ends
+    told: Scores | None = None
+    """What is drafted or verified, where somebody knows it."""
+
+
+def _groups(needs: Sequence[Need], starts: Ints) -> Iterator[Group]:
+    kinds = [(need.size, need.drafts) for need in needs]
+    for kind in set(kinds):
+        places = [place for place, other in enumerate(kinds) if other == kind]
+        alike = [needs[place] for place in places]
+        lives = [need.live for need in alike]
+        yield Group(*kind, places, alike, lives, positions_of(lives), starts[places], ends_of(lives))
+
+
 class OneForwardWay:
     """What all such steps have in common; ``eos`` says whether the end of the text may be a correction."""
 
@@ -63,25 +92,37 @@ class OneForwardWay:
         needs: list[Need] = planned.what
         forwards, pieces = self.setup.forwards, [self._piece(need) for need in needs]
         statistics = forwards.run(pieces)
-        return lambda: self._changes(needs, pieces, forwards.read(statistics))
-
-    def _changes(self, needs: Sequence[Need], pieces: Sequence[Piece], found: Scores) -> list[Change]:
-        """What became of the requests, in their order."""
-        counts = np.array([len(piece.layout.scored) for piece in pieces])
+        # prepared while the forward runs
+        counts = np.array([piece.layout.sizes[2] for piece in pieces])
         starts = np.cumsum(counts) - counts
-        broken = np.minimum.reduceat(found.first, starts) < 0
-        kinds = [(need.drafts, need.size) for need in needs]
-        changes: list[Change | None] = [None] * len(needs)
-        for kind in set(kinds):
-            places = [place for place, other in enumerate(kinds) if other == kind]
-            alike = [needs[place] for place in places]
-            made = (self._drafted if kind[0] else self._verified)(alike, kind[1], found, starts[places])
-            for place, change in zip(places, made, strict=True):
-                changes[place] = change
-        for place in np.flatnonzero(broken).tolist():
-            need = needs[place]
-            changes[place] = Change(need.live, error=DRAFT_BROKEN if need.drafts else VERIFY_BROKEN)
-        return [change for change in changes if change is not None]
+        groups = [self._foretold(group) for group in _groups(needs, starts)]
+        return lambda: self._changes(needs, groups, starts, forwards.read(statistics))
+
+    def _foretold(self, group: Group) -> Group:
+        """The group with what the judge says of it, if the forward changes nothing about that."""
+        if not getattr(self.setup.judge, "foretells", False):
+            return group
+        return group._replace(told=self._told(group, blank(len(group.lives) * group.size)))
+
+    def _told(self, group: Group, found: Scores) -> Scores:
+        """What the judge makes of the scores of the drafts, or of the verified tokens."""
+        judge, where = self.setup.judge, (group.positions, group.size)
+        if group.drafts:
+            return judge.drafted(group.lives, "seeded", *where, found)
+        return judge.verified(group.lives, *where, found)
+
+    def _changes(self, needs: Sequence[Need], groups: Sequence[Group], starts: Ints, found: Scores) -> list[Change]:
+        """What became of the requests, in their order."""
+        changes: dict[int, Change] = {}
+        for group in groups:
+            told = group.told or self._told(group, found.at(spread(group.starts, group.size)))
+            made = self._drafted(group, told) if group.drafts else self._verified(group, told, found)
+            changes |= zip(group.places, made, strict=True)
+        if found.first.min() < 0:
+            for place in np.flatnonzero(np.minimum.reduceat(found.first, starts) < 0).tolist():
+                need = needs[place]
+                changes[place] = Change(need.live, error=DRAFT_BROKEN if need.drafts else VERIFY_BROKEN)
+        return [changes[place] for place in range(len(needs))]
 
     def _piece(self, need: Need) -> Piece:
         mask_id, shift = self.setup.mask_id, self.setup.shift
@@ -92,24 +133,21 @@ class OneForwardWay:
         behind = need.behind or need.size
         return branched_piece(need.live, need.held, need.leaves, behind, self.second(need.held), mask_id, shift)
 
-    def _drafted(self, needs: Sequence[Need], size: int, found: Scores, starts: Ints) -> list[Change]:
+    def _drafted(self, group: Group, made: Scores) -> list[Change]:
         """Requests hold the drafts that they made."""
-        lives = [need.live for need in needs]
-        seen = found.at(spread(starts, size))
-        made = self.setup.judge.drafted(lives, "seeded", positions_of(lives), size, seen)
-        parts = [made.part(i * size, (i + 1) * size) for i in range(len(lives))]
+        parts = [made.part(start, start + group.size) for start in range(0, len(made.first), group.size)]
         return [
             Change(live, held=held_of(live.tokens[-1], part, live.cached))
-            for live, part in zip(lives, parts, strict=True)
+            for live, part in zip(group.lives, parts, strict=True)
         ]
 
-    def _verified(self, needs: Sequence[Need], size: int, found: Scores, starts: Ints) -> list[Change]:
+    def _verified(self, group: Group, verified: Scores, found: Scores) -> list[Change]:
         """Rounds at the same block size, each with the draft of the branch that it hit."""
-        lives = [need.live for need in needs]
-        verified = self.setup.judge.verified(lives, positions_of(lives), size, found.at(spread(starts, size)))
+        needs, size, starts = group.needs, group.size, group.starts.tolist()
         verified_ids = verified.first.reshape(-1, size)
-        blocks = [need.held.tokens[1:] if need.held is not None else np.zeros(0, np.int64) for need in needs]
-        took = accepted(lives, np.stack(blocks), verified_ids)
+        blocks = [need.held.tokens[1:] if need.held is not None else NOTHING for need in needs]
+        drafted = blocks[0][None] if len(blocks) == 1 else np.stack(blocks)
+        took = accepted(group.lives, drafted, verified_ids, group.ends)
         accept_lens, emitted, own = took.accept_len.tolist(), took.emitted.tolist(), took.token.tolist()
         tokens, entropies = verified_ids.tolist(), verified.entropy.reshape(-1, size).tolist()
         changes = []
@@ -120,7 +158,7 @@ class OneForwardWay:
             if held is not None and need.leaves:
                 flags |= Outcome.PREPARED.value
                 if count == whole:
-                    behind = found.part(int(starts[i]) + size, int(starts[i]) + need.tokens)
+                    behind = found.part(starts[i] + size, starts[i] + need.tokens)
                     hit, following = self._hit(need, held, whole, own[i], took.lives[i], behind)
                     flags |= hit
             brought = tokens[i][:count], entropies[i][:count]

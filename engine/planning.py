@@ -77,7 +77,8 @@ def _layout(tail: Tail, gate: Sequence[bool], scored: Sequence[int], predicts: S
     visible = np.array(packed(tail), np.int32)
     numbers = (np.array(x, np.int64) for x in (tail.positions, scored, predicts))
     positions, scores, about = numbers
-    return Layout(visible, positions, np.array(gate, np.bool_), scores, about, (len(gate), sum(gate), len(scores)))
+    sizes = len(gate), sum(gate), len(scores)
+    return Layout(visible, positions, np.array(gate, np.bool_), scores, about, sizes, True)
 
 
 @lru_cache(maxsize=256)
