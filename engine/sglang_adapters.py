@@ -37,8 +37,9 @@ class Routing:
 class Cut:
     """Which part of a projection's weight this process has: of its outputs, or of its inputs."""
 
-    parts: tuple[int, ...]
-    """Outputs of the whole weight, one number for each projection that it is fused from; empty where inputs are cut."""
+    parts: tuple[tuple[int, int], ...]
+    """Outputs of each projection that the weight is fused from, and into how many pieces they can be cut. With fewer
+    pieces than processes some have the same one, as of a key head that several need. Empty: inputs are cut."""
     rank: int
     size: int
 
@@ -46,9 +47,13 @@ class Cut:
         """This process's rows of ``[outputs, ...]``."""
         if self.size == 1 or not self.parts:
             return whole
-        if any(part % self.size for part in self.parts):
-            raise InputError(f"--tp {self.size}: an adapter of {self.parts} outputs does not divide so")
-        return torch.cat([part.chunk(self.size)[self.rank] for part in whole.split(self.parts)])
+        fused = zip(whole.split([outputs for outputs, _ in self.parts]), self.parts, strict=True)
+        return torch.cat([self._piece(part, min(pieces, self.size)) for part, (_, pieces) in fused])
+
+    def _piece(self, part: Tensor, pieces: int) -> Tensor:
+        if len(part) % pieces or self.size % pieces:
+            raise InputError(f"--tp {self.size}: an adapter's {len(part)} outputs do not divide into {pieces} pieces")
+        return part.chunk(pieces)[self.rank * pieces // self.size]
 
     def inputs(self, whole: Tensor) -> Tensor:
         """This process's columns of ``[..., inputs]``."""
@@ -95,9 +100,13 @@ def merge(projection: LinearBase, cut: Cut, a: Tensor, b: Tensor) -> None:
     if weight is None or not weight.is_floating_point() or weight.element_size() < 2:
         raise InputError("quantization: the adapter has updates of every token, and merges them into plain weights")
     part = cut.outputs(b).to(weight.device) @ cut.inputs(a).to(weight.device)
+    if part.shape != weight.shape:
+        raise InputError(
+            f"--tp {cut.size}: this process has {list(weight.shape)} of a weight, and {list(part.shape)} of its adapter"
+        )
     weight.data.add_(part.to(weight.dtype))
 
 
-def cut_of(projection: LinearBase, parts: Sequence[int], rank: int, size: int) -> Cut:
-    """How a projection is cut; ``parts`` are the outputs that it is fused from."""
+def cut_of(projection: LinearBase, parts: Sequence[tuple[int, int]], rank: int, size: int) -> Cut:
+    """How a projection is cut; ``parts`` are those that it is fused from, as in ``Cut``."""
     return Cut(() if isinstance(projection, RowParallelLinear) else tuple(parts), rank, size)

@@ -71,8 +71,8 @@ class DraftingLlama(LlamaModel):
     def _cut(self, name: str) -> Cut:
         assert self.plan is not None
         config, kind = self.plan.config, name.split(".")[2]
-        kv = config.num_kv_heads * config.head_dim
-        parts = (config.num_heads * config.head_dim, kv, kv) if kind == "qkv" else (config.intermediate_size,) * 2
+        queries, keys = ((heads * config.head_dim, heads) for heads in (config.num_heads, config.num_kv_heads))
+        parts = (queries, keys, keys) if kind == "qkv" else ((config.intermediate_size,) * 2,) * 2
         parallel = get_parallel()
         return cut_of(self.projection(name), parts, parallel.tp_rank, parallel.tp_size)
 

@@ -1,6 +1,7 @@
 """Models under SGLang: the same tokens as its own, drafts as our engine's, and adapters on draft tokens alone."""
 
 import json
+import os
 from pathlib import Path
 
 import pytest
@@ -79,9 +80,21 @@ def test_scaled_rotary_embeddings_and_queries_are_those_of_transformers(tmp_path
 
 
 @pytest.fixture(scope="module")
-def adapter(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """An adapter of ours for the toy: updates of every token, updates of drafts, and a mask token."""
-    model = load_model(str(TOY), "cpu", torch.float32)
+def doubled(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The toy with its key head twice, so that two processes can share the heads: SGLang's CPU engine pads others."""
+    folder = tmp_path_factory.mktemp("doubled")
+    shape = json.loads((TOY / "config.json").read_text())
+    (folder / "config.json").write_text(json.dumps(shape | {"num_key_value_heads": 2}))
+    tensors = load_file(TOY / "model.safetensors")
+    twice = {name: torch.cat([tensor, tensor]) for name, tensor in tensors.items() if ".k_" in name or ".v_" in name}
+    save_file(tensors | twice, folder / "model.safetensors")
+    return folder
+
+
+@pytest.fixture(scope="module")
+def adapter(tmp_path_factory: pytest.TempPathFactory, doubled: Path) -> Path:
+    """An adapter of ours for it: updates of every token, updates of drafts, and a mask token."""
+    model = load_model(str(doubled), "cpu", torch.float32)
     decoder, draw = model.decoder, torch.Generator().manual_seed(1)
     for _, linear in projections(decoder):
         outputs, inputs = linear.weight.shape
@@ -95,23 +108,33 @@ def adapter(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return path
 
 
-def test_an_adapter_of_ours_is_merged_and_routed(plain: list[list[int]], adapter: Path) -> None:
-    found = under_recguide(PROMPTS, COUNT, POLICY, speculative_draft_model_path=str(adapter))
-    ours = by_our_engine(TOY, PROMPTS, COUNT, POLICY, str(adapter))
+@pytest.mark.parametrize("processes", [1, 2])
+def test_an_adapter_of_ours_is_merged_and_routed(
+    plain: list[list[int]], doubled: Path, adapter: Path, monkeypatch: pytest.MonkeyPatch, processes: int
+) -> None:
+    """With two processes, too, which share all layers."""
+    if processes > 1:
+        monkeypatch.setenv("SGLANG_CPU_OMP_THREADS_BIND", f"0|{min(1, os.cpu_count() - 1)}")
+    arguments = {"speculative_draft_model_path": str(adapter), "tp_size": processes}
+    found = under_recguide(PROMPTS, COUNT, POLICY, model_path=str(doubled), **arguments)
+    ours = by_our_engine(doubled, PROMPTS, COUNT, POLICY, str(adapter))
     assert (found.tokens, found.rounds) == (ours.tokens, ours.rounds)
     assert found.tokens != plain
 
 
-@pytest.mark.parametrize("size", [1, 2])
+@pytest.mark.parametrize("size", [1, 2, 4])
 def test_an_update_is_cut_as_its_projection_is(size: int) -> None:
-    """Under tensor parallelism: all processes' parts together are the whole update."""
+    """Under tensor parallelism: all processes' parts together are the whole update; key heads may be repeated."""
     draw = torch.Generator().manual_seed(0)
     a, b = torch.randn(4, 12, generator=draw), torch.randn(16, 4, generator=draw)
-    fused = [Cut((8, 4, 4), rank, size) for rank in range(size)]
-    parts = [cut.outputs(b) @ cut.inputs(a) for cut in fused]
-    # queries, keys and values of each process lie behind each other
-    q, k, v = (torch.cat([part.split([8 // size, 4 // size, 4 // size])[i] for part in parts]) for i in range(3))
-    torch.testing.assert_close(torch.cat([q, k, v]), b @ a)
+    whole = (b @ a).split([8, 4, 4])
+    cuts = [Cut(((8, 4), (4, 2), (4, 2)), rank, size) for rank in range(size)]
+    for rank, cut in enumerate(cuts):
+        heads = 4 // min(size, 2)
+        q, k, v = (cut.outputs(b) @ cut.inputs(a)).split([8 // size, heads, heads])
+        torch.testing.assert_close(q, whole[0].chunk(size)[rank])
+        for found, wanted in ((k, whole[1]), (v, whole[2])):
+            torch.testing.assert_close(found, wanted.chunk(min(size, 2))[rank * min(size, 2) // size])
     rows = [Cut((), rank, size) for rank in range(size)]
     x = torch.randn(3, 12, generator=draw)
     inner = sum(cut.inputs(x) @ cut.inputs(a).T for cut in rows)
