@@ -17,6 +17,8 @@ with tarfile.open(fileobj=sys.stdin.buffer, mode="r|xz") as packed: packed.extra
 fi
 WHEELS=$(ls .carry/whl/*.whl 2> /dev/null | sed "s|^|$PWD/|" | tr '\n' ':')
 export PYTHONPATH="$PWD/.package:$SITE:$WHEELS${PYTHONPATH:+:$PYTHONPATH}" PYTHONUNBUFFERED=1
+# an engine that fails waits a minute for core dumps otherwise
+export SGLANG_CUDA_COREDUMP_BEFORE_CRASH=0
 export RECGUIDE_CACHE="${RECGUIDE_CACHE:-$WORK/cache}" RECGUIDE_COMMIT="${RECGUIDE_COMMIT:-unknown}" TMPDIR=$WORK/run
 recguide() { "$PYTHON" "$PWD/scripts/gpu/command.py" "$@"; }
 left() { echo $((LIMIT - SECONDS + START - ${1:-0})); }
