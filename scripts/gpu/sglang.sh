@@ -1,9 +1,10 @@
 #!/usr/bin/env bash
 # SGLang with the plugin on one GPU, in one call. usage: sglang.sh SECONDS [OPTIONS OF bench sglang]
 # Outputs of a small trained model are held against those of SGLang's own decoding, in bf16, for its kernels take no fp32
-# (ties between two tokens may be broken otherwise); meanwhile the engines of a shape start, and serve in turn, acceptance forced from the trace that is calibrated to the paper. Without options:
-# AR, fixed:16 and overlap at C=1, recipe and fitted blocks at C=8 and 32. Comes back: small.json, shape.json, and what
-# belongs to them. .carry/sglang holds SGLang and what it needs as sglang*.tar.xz* or as folders; TOY=1 runs on a CPU.
+# (ties between two tokens may be broken otherwise). Meanwhile the engines of a shape start, and serve in turn, acceptance
+# forced from the trace that is calibrated to the paper. Without options: AR, fixed:16 and overlap at C=1, recipe and
+# fitted blocks at C=8 and 32. Comes back: small.json, shape.json, and what belongs to them. .carry/sglang holds SGLang
+# and what it needs as parts of a tar.xz; TOY=1 runs on a CPU.
 set -u -o pipefail
 : "${OUT:=/tmp/out}" "${WORK:=/tmp/recguide}" "${PYTHON:=python3}" "${TOY:=}" "${MODEL:=nld-8b}" "${MORE:=}"
 OUT=$(realpath -m "$OUT") SITE=$WORK/sglang START=$SECONDS LIMIT=$1; shift
