@@ -42,6 +42,8 @@ class Frame:
     """[scores] The position that they are about, counted from the cached tokens."""
     score_owner: Ints
     """[scores] Whose each is."""
+    in_order: bool
+    """Whether every token's position is its place in the tail."""
 
 
 def frame_of(layouts: tuple[Layout, ...]) -> Frame:
@@ -49,6 +51,7 @@ def frame_of(layouts: tuple[Layout, ...]) -> Frame:
     lens, drafts, scores = np.array([layout.sizes for layout in layouts]).T
     starts = np.cumsum(lens) - lens
     owner = np.repeat(np.arange(len(layouts)), lens)
+    within, offsets = np.arange(len(owner)) - starts[owner], _joined(layouts, "positions")
     score_owner = np.repeat(np.arange(len(layouts)), scores)
     return Frame(
         layouts,
@@ -57,13 +60,14 @@ def frame_of(layouts: tuple[Layout, ...]) -> Frame:
         len(owner),
         int(drafts.sum()),
         owner,
-        np.arange(len(owner)) - starts[owner],
-        _joined(layouts, "positions"),
+        within,
+        offsets,
         _joined(layouts, "visible"),
         _joined(layouts, "gate"),
         _joined(layouts, "scored") + starts[score_owner],
         _joined(layouts, "predicts"),
         score_owner,
+        np.array_equal(within, offsets),
     )
 
 

@@ -79,6 +79,8 @@ class Inputs:
         self.places = {name: slice(at, at + size) for (name, size), at in zip(sizes.items(), starts, strict=False)}
         whole: NDArray[np.int32] = self._staged.numpy()
         self._parts = {name: whole[place] for name, place in self.places.items()}
+        self._rests: dict[str, tuple[int, int]] = {}
+        """From where on each part has which number."""
         self._frame: Frame | None = None
         self._fill: Fill | None = None
         self.found = torch.zeros(WORDS, shape.scores, dtype=torch.int32, pin_memory=device.type == "cuda")
@@ -116,10 +118,11 @@ class Inputs:
         batch = batch_of(pieces)
         frame, cached = batch.frame, batch.cached
         behind = cached[frame.owner]
+        place = frame.within + behind
         self._set("ids", batch.ids, 0)
-        self._set("positions", frame.offsets + behind, 0)
+        self._set("positions", place if frame.in_order else frame.offsets + behind, 0)
         self._set("prefix", cached, 0)
-        self._put_pages(batch, cache, frame.lens, frame.within + behind)
+        self._put_pages(batch, cache, frame.lens, place)
         if frame is not self._frame or fill is not self._fill:
             self._put_frame(frame, fill)
         if self.shape.sampled:
@@ -171,8 +174,9 @@ class Inputs:
     def _set(self, name: str, values: NDArray[np.generic], rest: int) -> None:
         part, count = self._parts[name], len(values)
         part[:count] = values
-        if count < len(part):
+        if count < len(part) and self._rests.get(name) != (count, rest):
             part[count:] = rest
+            self._rests[name] = count, rest
 
 
 def power_of_2(number: int) -> int:

@@ -4,6 +4,7 @@
 running requests in the way that the policy asks for.
 """
 
+import threading
 import time
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
@@ -17,7 +18,7 @@ from recguide.engine.outcomes import Change, apply
 from recguide.engine.pages import PagedCache, PagePool, pages_that_fit
 from recguide.engine.prefilling import Prefills
 from recguide.engine.requests import Live, Wish
-from recguide.engine.runlog import RunLog, prefill_work
+from recguide.engine.runlog import RunLog, Spent, prefill_work
 from recguide.engine.scheduler import Part, Scheduler
 from recguide.engine.selfcheck import check_adapter
 from recguide.engine.wayof import scratch_tokens, way_of
@@ -92,18 +93,24 @@ class Engine:
         self.prefills = Prefills(setup, self.way.masks)
         self.signal: Signal | None = getattr(policy, "signal", None)
         self.scheduler = Scheduler(self.limits, PagePool(pages))
-        self.log = RunLog(config.keep_log)
+        self._log = RunLog(config.keep_log)
+        self._keeping = threading.Lock()
+        self._unkept: tuple[Step, Spent, int | None, list[Change]] | None = None
+        """The last step, until there is time to keep it."""
+        self.steps = 0
+        """So far."""
         self._started = clock()
+
+    @property
+    def log(self) -> RunLog:
+        """What was done so far."""
+        self._keep()
+        return self._log
 
     @property
     def now(self) -> float:
         """Seconds since the engine started."""
         return self.clock() - self._started
-
-    @property
-    def steps(self) -> int:
-        """Steps so far."""
-        return self.log.totals.steps
 
     @property
     def in_flight(self) -> int:
@@ -153,7 +160,9 @@ class Engine:
         else:
             changes, work, draft_s, pages = self._round(started)
         device = (draft_s, *self.forwards.spent())
-        self.log.step(Step(started, in_flight, *work), device, pages, changes)
+        self._keep()
+        self._unkept = Step(started, in_flight, *work), device, pages, changes
+        self.steps += 1
         for live in self.scheduler.settle():
             self.log.finish(live, started + work.seconds)
         return changes
@@ -169,7 +178,10 @@ class Engine:
         step, running = self.steps, self.scheduler.running
         planned = self.scheduler.find_pages(lambda: self.way.plan(running, step))
         pages = self._pages_in_use()
-        changes = self.way.run(planned)
+        end = self.way.begin(planned)
+        # while the device is at it
+        self._keep()
+        changes = end()
         apply(changes, self.signal, step + 1)
         places = None if len(changes) == len(running) else planned.rows
         emitted = np.array([len(change.tokens) for change in changes])
@@ -180,6 +192,13 @@ class Engine:
         self.way.told(planned, changes, seconds)
         draft_s = self.way.draft_seconds(planned, seconds)
         return changes, planned.work._replace(seconds=seconds), draft_s, pages
+
+    def _keep(self) -> None:
+        """Keep the last step, in whichever thread somebody asks first."""
+        with self._keeping:
+            if self._unkept is not None:
+                self._log.step(*self._unkept)
+                self._unkept = None
 
     def _pages_in_use(self) -> int | None:
         pool = self.scheduler.pool
@@ -209,7 +228,8 @@ class Engine:
         """Forget what was served, and start the clock anew; nothing may be in flight."""
         if self.in_flight:
             raise RuntimeError(f"{self.in_flight} requests are in flight")
-        self.log = RunLog(self.config.keep_log)
+        self._unkept = None
+        self._log, self.steps = RunLog(self.config.keep_log), 0
         self._started = self.clock()
 
     def check(self) -> None:
