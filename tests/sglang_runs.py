@@ -1,6 +1,8 @@
 """Runs of SGLang's engine on the CPU, and of our own on the same model."""
 
-from collections.abc import Sequence
+import json
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -29,6 +31,31 @@ class Outputs:
     tokens: list[list[int]]
     rounds: list[int]
     """Verified; 0 throughout where nothing was drafted."""
+
+
+@contextmanager
+def running(config: object = None, **arguments: Any) -> Iterator[sglang.Engine]:
+    """An engine, with the plugin where there is a config."""
+    told = {}
+    if config is not None:
+        told = {"speculative_algorithm": "RECGUIDE", "speculative_adaptive_config": json.dumps(config)}
+    engine = sglang.Engine(**{**ENGINE_ARGS, **told, **arguments})
+    try:
+        yield engine
+    finally:
+        engine.shutdown()
+
+
+def greedy(lengths: list[int]) -> list[dict[str, Any]]:
+    return [{"temperature": 0, "max_new_tokens": length, "ignore_eos": True} for length in lengths]
+
+
+def flush(engine: sglang.Engine) -> None:
+    """Flush the cache, which writes the log, as soon as SGLang has let everyone go."""
+    for _ in range(100):
+        if engine.flush_cache().success:
+            return
+    raise AssertionError("the engine is never idle")
 
 
 def under_sglang(prompts: Sequence[Sequence[int]], count: int, **arguments: Any) -> Outputs:

@@ -7,7 +7,6 @@ where one is not.
 import asyncio
 import json
 from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -16,7 +15,7 @@ import numpy as np
 import pytest
 from engines import ADAPTIVE
 from hand_traces import put, put_levels, put_matched, request, trace
-from sglang_env import ENGINE_ARGS, PRESENT, prompts
+from sglang_env import PRESENT, prompts
 
 from recguide.sim.adaptive import ALL, Load, LowLoad, write_policy
 from recguide.sim.batching import MAX_WAIT
@@ -30,7 +29,7 @@ if not PRESENT:
     pytest.skip("SGLang is not installed here: make test-sglang", allow_module_level=True)
 
 import sglang
-from sglang_runs import forced_by_our_engine, sampled_by_our_engine
+from sglang_runs import flush, forced_by_our_engine, greedy, running, sampled_by_our_engine
 
 PROMPTS = prompts(10, seed=3)
 LENGTHS = [48, 20, 36, 44, 28, 48, 12, 40, 1, 33]
@@ -45,34 +44,9 @@ class Run:
     measured: Measurement | None
 
 
-@contextmanager
-def running(config: object = None, **arguments: Any) -> Iterator[sglang.Engine]:
-    """An engine, with the plugin where there is a config."""
-    told = {}
-    if config is not None:
-        told = {"speculative_algorithm": "RECGUIDE", "speculative_adaptive_config": json.dumps(config)}
-    engine = sglang.Engine(**{**ENGINE_ARGS, **told, **arguments})
-    try:
-        yield engine
-    finally:
-        engine.shutdown()
-
-
-def greedy(lengths: list[int]) -> list[dict[str, Any]]:
-    return [{"temperature": 0, "max_new_tokens": length, "ignore_eos": True} for length in lengths]
-
-
 def generated(engine: sglang.Engine) -> list[list[int]]:
     answers = engine.generate(input_ids=PROMPTS, sampling_params=greedy(LENGTHS))
     return [answer["output_ids"] for answer in answers]
-
-
-def flush(engine: sglang.Engine) -> None:
-    """Flush the cache, which writes the log, as soon as SGLang has let everyone go."""
-    for _ in range(100):
-        if engine.flush_cache().success:
-            return
-    raise AssertionError("the engine is never idle")
 
 
 def served(folder: Path, policy: str, options: dict[str, Any] | None = None, **arguments: Any) -> Run:
