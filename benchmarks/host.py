@@ -29,12 +29,16 @@ from recguide.engine.forwards import Forwards
 from recguide.engine.policyof import costs_of, policy_of
 from recguide.engine.serving import Engine, EngineConfig
 from recguide.engine.shapes import random_decoder
+from recguide.sim.adaptive import adaptive
+from recguide.sim.fitting import fit_in_sample
 from recguide.sim.memory import Limits
+from recguide.sim.methods import Policy
 from recguide.sim.paper.acceptance import paper_trace
+from recguide.traces.dense import DenseTrace
 
 GRID = (4, 8, 16, 32)
 ROOM = 1024
-QUIET = 0.2
+QUIET = 0.05
 """The quantile that is told: machines are busy with other things too."""
 POINTS = ("1 ar", "1 fixed:16", "1 overlap:B=16", "128 ar", "128 fixed:8", "128 adaptive")
 
@@ -79,8 +83,15 @@ def engine_for(name: str, count: int) -> tuple[Engine, Forced]:
     decoder = random_decoder(replace(TINY, num_layers=1, max_context=4096), "cpu", torch.float32, 0)
     judge = Forced(replace(trace, requests=kept), decoder.config)
     limits = Limits(8192, max_running=count, kv_pages=count * (ROOM + 64) // 16)
-    policy = policy_of(name, GRID, "nld-8b", costs_of("nld-8b-h200"))
+    policy = policy_of(name, GRID, "nld-8b", costs_of("nld-8b-h200")) if name != "adaptive" else fitted(judge.trace)
     return Engine(decoder, policy, EngineConfig(GRID, limits, ROOM, rounded=True), judge), judge
+
+
+def fitted(trace: DenseTrace) -> Policy:
+    """A policy that looks back, out of some of the requests that it serves."""
+    some, costs = replace(trace, requests=trace.requests[:60]), costs_of("nld-8b-h200")
+    assert costs is not None
+    return adaptive(fit_in_sample(some, costs, concurrencies=(128,)))
 
 
 def measured(point: str, steps: int, profiler: cProfile.Profile | None) -> tuple[float, float]:

@@ -129,8 +129,10 @@ class PagePool:
             self.matrix[row[~shrinks], column[~shrinks]] = self._free[-taken:]
             del self._free[-taken:]
         self.counts[rows] = ends
+        holders = self._holders
         for place, end in zip(rows.tolist(), ends.tolist(), strict=True):
-            self._holder(place).count = end
+            if (holder := holders[place]) is not None:
+                holder.count = end
 
     def _have(self, more: int) -> None:
         if more > len(self._free):
