@@ -8,11 +8,12 @@ import numpy as np
 
 from recguide.engine.oneforward import Need, OneForwardWay, planned
 from recguide.engine.requests import Held, Live, room_for, seen_of
+from recguide.engine.scores import blank, held_of
 from recguide.engine.ways import Planned, Setup
 from recguide.sim.chances import MOST_CORRECTIONS
 from recguide.sim.history import Floats
 from recguide.sim.joint import Decisions, Joint, runnable
-from recguide.sim.overlap import SEEDED, Bools
+from recguide.sim.overlap import Bools
 from recguide.sim.rounds import AR, Ints
 
 
@@ -87,8 +88,7 @@ class JointWay(OneForwardWay):
         """Drafts, and rounds with as many branches as there may be, where all have the same block sizes."""
         kinds = [Need(lives[0], AR), *(Need(lives[0], size) for size in self.sizes)]
         for size in self.sizes:
-            nothing, levels = np.zeros(size, np.int64), np.zeros(size, np.uint8)
-            held = Held(nothing, nothing, nothing, levels, levels, SEEDED, lives[0].cached)
+            held = held_of(0, blank(size), lives[0].cached)
             branches = [*range(1, min(MOST_CORRECTIONS, size - 1) + 1), size]
             kinds.append(Need(lives[0], size, held))
             kinds += [

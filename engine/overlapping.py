@@ -7,6 +7,7 @@ import numpy as np
 
 from recguide.engine.oneforward import Need, OneForwardWay, planned
 from recguide.engine.requests import Held, Live, room_for
+from recguide.engine.scores import blank, held_of
 from recguide.engine.ways import Planned, Setup
 from recguide.sim.overlap import SEEDED, Overlap, prepared
 from recguide.sim.rounds import AR
@@ -30,9 +31,8 @@ class OverlapWay(OneForwardWay):
 
     def rehearse(self, lives: Sequence[Live]) -> Iterator[Planned]:
         """A draft, and rounds with as many branches as there may be."""
-        size, nothing = self.rules.block_size, np.zeros(self.rules.block_size, np.int64)
-        levels = np.zeros(size, np.uint8)
-        held = Held(nothing, nothing, nothing, levels, levels, SEEDED, lives[0].cached)
+        size = self.rules.block_size
+        held = held_of(0, blank(size), lives[0].cached)
         branches = [*range(1, min(self.rules.corrections, size - 1) + 1), size]
         kinds = [Need(lives[0], size), Need(lives[0], AR)]
         kinds += [Need(lives[0], size, held, tuple(branches[:count]), size) for count in range(len(branches) + 1)]

@@ -7,8 +7,8 @@ import numpy as np
 
 from recguide.engine.outcomes import Change, accepted, outcome_of
 from recguide.engine.planning import Piece, verify_piece, verifying_all
-from recguide.engine.requests import Held, Live
-from recguide.engine.scores import Scores, held_of, is_broken, spread
+from recguide.engine.requests import Live
+from recguide.engine.scores import Scores, blank, held_of, is_broken, spread
 from recguide.engine.ways import VERIFY_BROKEN, Planned, Setup, positions_of
 from recguide.sim.overlap import CONTINUED
 from recguide.sim.rounds import AR, Ints
@@ -33,8 +33,7 @@ class QuadraticWay:
 
     def rehearse(self, lives: Sequence[Live]) -> Iterator[Planned]:
         """A round, and an AR step."""
-        nothing, levels = np.zeros(self.masks, np.int64), np.zeros(self.masks, np.uint8)
-        held = Held(nothing, nothing, nothing, levels, levels, CONTINUED, lives[0].cached)
+        held = held_of(0, blank(self.masks), lives[0].cached, CONTINUED)
         drafted = [replace(live, held=held) for live in lives]
         for size in (self.masks, AR):
             work = Work(0.0, size, len(lives), len(lives) * (size * (size + 1) if size > AR else 1), 0)
