@@ -18,10 +18,11 @@ from recguide.engine.batches import Fill, batch_of
 from recguide.engine.clocks import Stopwatch
 from recguide.engine.fused import fused_hidden, turns_at
 from recguide.engine.graphs import recorded
-from recguide.engine.inputs import Inputs, Shape, power_of_2, shape_of
+from recguide.engine.inputs import Inputs, Shape, shape_of
 from recguide.engine.model import Decoder, Draft
 from recguide.engine.pages import PagedCache
 from recguide.engine.planning import Piece
+from recguide.engine.row_plans import RowPlans
 from recguide.engine.sampling import perturbed
 from recguide.engine.scores import Scores, scores_of
 from recguide.kernels.logit_statistics import (
@@ -33,7 +34,6 @@ from recguide.kernels.logit_statistics import (
 from recguide.kernels.logit_tiling import Scratch, scratch_for
 from recguide.kernels.packed_statistics import packed_statistics, packed_statistics_reference
 from recguide.kernels.row_attention import row_attention, row_attention_reference
-from recguide.kernels.row_plan import RowPlan, Tile, tile_for
 
 CAPTURE_AFTER = 2
 """Forwards of a shape that run without a graph before it gets one."""
@@ -75,8 +75,6 @@ class Forwards:
         self._inputs: OrderedDict[Shape, Inputs] = OrderedDict()
         """Those that ran last stand last."""
         self._last: Inputs | None = None
-        self._plans: dict[tuple[int, int, Tile], RowPlan] = {}
-        self._parts: dict[Tile, tuple[Tensor, Tensor]] = {}
         self._scratch: dict[int, Scratch] = {}
         self._memory = torch.cuda.graph_pool_handle() if self.graphs else None
 
@@ -219,7 +217,7 @@ class Forwards:
 
     def _fused(self, inputs: Inputs, ids: Tensor, slots: Tensor, draft: Draft) -> Tensor:
         cache, rows, positions = self.cache, inputs.rows, inputs["positions"]
-        plan = self._plan(inputs.shape)
+        plan = self.plans.plan(rows)
         plan.update(rows)
 
         def attention(layer: int, q: Tensor) -> Tensor:
@@ -237,18 +235,12 @@ class Forwards:
         tables = turns_at(self.decoder, torch.arange(most, device=self.device)[None])
         return torch.stack([part for table in tables for part in table])
 
-    def _plan(self, shape: Shape) -> RowPlan:
-        """A plan for such forwards. Results in parts are large, and plans of the same tile share theirs."""
+    @cached_property
+    def plans(self) -> RowPlans:
+        """Those of row attention."""
         config = self.decoder.config
-        heads = (config.num_heads, config.num_kv_heads)
-        group = config.num_heads // config.num_kv_heads
-        tile = tile_for(-(-shape.tokens // shape.requests) * group, config.head_dim, self.decoder.dtype)
-        key = shape.requests, power_of_2(shape.tokens), tile
-        if key not in self._plans:
-            plan = RowPlan(*key[:2], heads, config.head_dim, self.device, tile)
-            plan.partial, plan.partial_lse = self._parts.setdefault(tile, (plan.partial, plan.partial_lse))
-            self._plans[key] = plan
-        return self._plans[key]
+        heads = config.num_heads, config.num_kv_heads
+        return RowPlans(heads, config.head_dim, self.decoder.dtype, self.device)
 
     def _logits(self, hidden: Tensor) -> Tensor:
         """Logits ``[scores, vocabulary]``."""
@@ -256,12 +248,18 @@ class Forwards:
 
     def _statistics(self, hidden: Tensor, inputs: Inputs) -> Tensor:
         logits = self._logits(hidden)
-        found = self._found(logits)
+        noise = None
         if inputs.shape.sampled:
-            # what is sure and what is picked depends on the noise; how uncertain the model is does not
             noise = inputs["heat"].view(torch.float32), inputs["seeds"].long(), inputs["about"].long()
-            found = self._found(perturbed(logits.float(), *noise))._replace(entropy=found.entropy)
-        return self._packed(found, self._best if self._keeps(inputs.shape) else None)
+        return self._packed(self._picked(logits, noise), self._best if self._keeps(inputs.shape) else None)
+
+    def _picked(self, logits: Tensor, noise: tuple[Tensor, Tensor, Tensor] | None) -> LogitStatistics:
+        """Statistics of logits under the noise of temperatures: as :func:`perturbed` takes it, None where none is."""
+        found = self._found(logits)
+        if noise is None:
+            return found
+        # what is sure and what is picked depends on the noise; how uncertain the model is does not
+        return self._found(perturbed(logits.float(), *noise))._replace(entropy=found.entropy)
 
     def _packed(self, found: LogitStatistics, best: Tensor | None = None) -> Tensor:
         return (packed_statistics if self.cuda else packed_statistics_reference)(found, best)

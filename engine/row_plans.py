@@ -3,6 +3,7 @@
 import torch
 from torch import Tensor
 
+from recguide.engine.inputs import power_of_2
 from recguide.kernels.layouts import Rows
 from recguide.kernels.row_attention import DTYPES, HEAD_DIMS, row_attention
 from recguide.kernels.row_plan import RowPlan, Tile, tile_for
@@ -25,16 +26,20 @@ class RowPlans:
                 f"allowed: {HEAD_DIMS}, {', '.join(map(str, DTYPES))}"
             )
         self.heads, self.head_dim, self.dtype, self.device = heads, head_dim, dtype, device
-        self._plans: dict[tuple[int, int], RowPlan] = {}
+        self._plans: dict[tuple[int, int, Tile], RowPlan] = {}
         self._parts: dict[Tile, tuple[Tensor, Tensor]] = {}
         self._out: dict[int, Tensor] = {}
 
     def plan(self, rows: Rows) -> RowPlan:
-        """The plan of forwards with so many requests and tokens. Results in parts are large: a tile's plans share."""
-        key = rows.num_requests, rows.visible.shape[0]
+        """The plan of forwards with so many requests and about as many tokens.
+
+        Results in parts are large: plans of the same tile share theirs.
+        """
+        requests, tokens = rows.num_requests, rows.visible.shape[0]
+        tile = tile_for(-(-tokens // requests) * (self.heads[0] // self.heads[1]), self.head_dim, self.dtype)
+        key = requests, power_of_2(tokens), tile
         if key not in self._plans:
-            tile = tile_for(-(-key[1] // key[0]) * (self.heads[0] // self.heads[1]), self.head_dim, self.dtype)
-            plan = RowPlan(*key, self.heads, self.head_dim, self.device, tile)
+            plan = RowPlan(*key[:2], self.heads, self.head_dim, self.device, tile)
             plan.partial, plan.partial_lse = self._parts.setdefault(tile, (plan.partial, plan.partial_lse))
             self._plans[key] = plan
         return self._plans[key]

@@ -15,6 +15,7 @@ from torch import Tensor
 
 from recguide.engine.row_plans import paged
 from recguide.engine.sglang_inputs import BlockForward
+from recguide.kernels.layouts import Rows
 from recguide.kernels.row_attention import row_attention_reference
 
 if TYPE_CHECKING:
@@ -46,22 +47,15 @@ def register_backends() -> None:
     add_attention_backend_choices([NAME])
 
 
-def write_and_read(
-    pool: MHATokenToKVPool, layer: "RadixAttention", slots: Tensor, k: Tensor, v: Tensor, page_size: int
-) -> tuple[Tensor, Tensor]:
-    """Put keys and values of tokens into their slots; gives all of the layer's, in pages."""
-    heads, dim = layer.tp_k_head_num, layer.qk_head_dim
-    pool.set_kv_buffer(layer, KVWriteLoc(slots, None), k.view(-1, heads, dim), v.view(-1, heads, dim))
-    keys, values = pool.get_key_buffer(layer.layer_id), pool.get_value_buffer(layer.layer_id)
-    return paged(keys, page_size), paged(values, page_size)
+class RowsBackend(AttentionBackend):
+    """Forwards of the plugin by their rows; stands in front of the backend that does all others."""
 
+    page_size: int
+    token_to_kv_pool: MHATokenToKVPool
 
-class ReferenceRows(TorchNativeAttnBackend):
-    """On the CPU, for tests: plain torch in double precision, one request after the other."""
-
-    def __init__(self, model_runner: "ModelRunner") -> None:
-        super().__init__(model_runner)
-        self.page_size: int = model_runner.page_size
+    def attend(self, q: Tensor, keys: Tensor, values: Tensor, rows: Rows, scale: float) -> Tensor:
+        """Attention ``[tokens, heads * dim]`` over keys and values in pages; finite for tokens of no request."""
+        raise NotImplementedError
 
     def forward_extend(
         self,
@@ -78,8 +72,27 @@ class ReferenceRows(TorchNativeAttnBackend):
         if not isinstance(block, BlockForward):
             extended: Tensor = super().forward_extend(q, k, v, layer, forward_batch, save_kv_cache, **others)
             return extended
-        keys, values = write_and_read(self.token_to_kv_pool, layer, forward_batch.out_cache_loc, k, v, self.page_size)
+        keys, values = self._write_and_read(layer, forward_batch.out_cache_loc, k, v)
         q = q.view(-1, layer.tp_q_head_num, layer.qk_head_dim)
-        out, _ = row_attention_reference(q, keys, values, block.rows, layer.scaling)
+        return self.attend(q, keys, values, block.rows, layer.scaling)
+
+    def _write_and_read(self, layer: "RadixAttention", slots: Tensor, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
+        """Put keys and values of tokens into their slots; gives all of the layer's, in pages."""
+        pool, heads, dim = self.token_to_kv_pool, layer.tp_k_head_num, layer.qk_head_dim
+        pool.set_kv_buffer(layer, KVWriteLoc(slots, None), k.view(-1, heads, dim), v.view(-1, heads, dim))
+        keys, values = pool.get_key_buffer(layer.layer_id), pool.get_value_buffer(layer.layer_id)
+        return paged(keys, self.page_size), paged(values, self.page_size)
+
+
+class ReferenceRows(RowsBackend, TorchNativeAttnBackend):
+    """On the CPU, for tests: plain torch in double precision, one request after the other."""
+
+    def __init__(self, model_runner: "ModelRunner") -> None:
+        super().__init__(model_runner)
+        self.page_size = model_runner.page_size
+
+    def attend(self, q: Tensor, keys: Tensor, values: Tensor, rows: Rows, scale: float) -> Tensor:
+        """By the reference."""
+        out, _ = row_attention_reference(q, keys, values, rows, scale)
         # tokens that fill a shape up are of no request
         return out.nan_to_num(0.0).to(q.dtype).flatten(1)

@@ -20,7 +20,6 @@ from recguide.engine.inputs import Inputs, Shape
 from recguide.engine.model import Decoder, Draft, ModelConfig
 from recguide.engine.pages import PagedCache
 from recguide.engine.requests import Live
-from recguide.engine.sampling import perturbed
 from recguide.engine.scores import Scores
 from recguide.engine.sglang_inputs import BlockForward, PooledInputs
 
@@ -153,8 +152,6 @@ class SglangForwards(Forwards):
             wishes = [live.wish for live in lives]
             heat = torch.tensor([wish.temperature for wish in wishes], device=self.device)
             numbers = [[wish.seed for wish in wishes], [live.known for live in lives]]
-            noise = (heat, *torch.tensor(numbers, device=self.device))
-        found = self._found(logits)
-        if noise is not None:
-            found = self._found(perturbed(logits.float(), *noise))._replace(entropy=found.entropy)
-        return self.read(self._packed(found))
+            seeds, about = torch.tensor(numbers, device=self.device)
+            noise = heat, seeds, about
+        return self.read(self._packed(self._picked(logits, noise)))

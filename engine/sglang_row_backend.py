@@ -7,16 +7,16 @@ from sglang.srt.layers.attention.triton_backend import TritonAttnBackend
 from torch import Tensor
 
 from recguide.engine.row_plans import RowPlans
-from recguide.engine.sglang_attention import write_and_read
+from recguide.engine.sglang_attention import RowsBackend
 from recguide.engine.sglang_inputs import BlockForward
+from recguide.kernels.layouts import Rows
 
 if TYPE_CHECKING:
-    from sglang.srt.layers.radix_attention import RadixAttention
     from sglang.srt.model_executor.forward_batch_info import ForwardBatch
     from sglang.srt.model_executor.model_runner import ModelRunner
 
 
-class KernelRows(TritonAttnBackend):
+class KernelRows(RowsBackend, TritonAttnBackend):
     """One launch for all rows of all requests, planned on the device: a CUDA graph reads the layout of the day."""
 
     def __init__(self, model_runner: "ModelRunner", *others: object, **named: object) -> None:
@@ -45,22 +45,6 @@ class KernelRows(TritonAttnBackend):
         else:
             super().init_forward_metadata_in_graph(forward_batch)
 
-    def forward_extend(
-        self,
-        q: Tensor,
-        k: Tensor,
-        v: Tensor,
-        layer: "RadixAttention",
-        forward_batch: "ForwardBatch",
-        save_kv_cache: bool = True,
-        **others: object,
-    ) -> Tensor:
-        """Attention ``[tokens, heads * dim]``."""
-        block = forward_batch.spec_info
-        if not isinstance(block, BlockForward):
-            extended: Tensor = super().forward_extend(q, k, v, layer, forward_batch, save_kv_cache, **others)
-            return extended
-        slots = forward_batch.out_cache_loc
-        keys, values = write_and_read(self.token_to_kv_pool, layer, slots, k, v, self.page_size)
-        q = q.view(-1, layer.tp_q_head_num, layer.qk_head_dim)
-        return self.plans.attend(q, keys, values, block.rows, layer.scaling)
+    def attend(self, q: Tensor, keys: Tensor, values: Tensor, rows: Rows, scale: float) -> Tensor:
+        """By the kernel."""
+        return self.plans.attend(q, keys, values, rows, scale)
