@@ -6,7 +6,6 @@ server does (acceptance is read from a trace) happens while the clock stands sti
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import replace
 
 from torch import Tensor
 
@@ -14,15 +13,14 @@ from recguide.engine.forwards import MAX_CAPTURED, Forwards
 from recguide.engine.inputs import Fill, Inputs, Shape
 from recguide.engine.model import Decoder
 from recguide.engine.outcomes import Change
-from recguide.engine.pages import PagePool
 from recguide.engine.planning import Piece
 from recguide.engine.prefilling import Prefills
 from recguide.engine.requests import Live
-from recguide.engine.scheduler import Part, Scheduler
+from recguide.engine.scheduler import Part
 from recguide.engine.scores import Scores
-from recguide.engine.serving import Engine, EngineConfig
-from recguide.engine.wayof import scratch_tokens, way_of
-from recguide.engine.ways import AsFound, Judge, Planned, Setup, Way
+from recguide.engine.serving import EngineConfig
+from recguide.engine.turning import TurningEngine
+from recguide.engine.ways import Judge, Planned, Setup, Way
 from recguide.sim.methods import Policy
 from recguide.sim.rounds import Ints
 
@@ -163,15 +161,14 @@ class RehearsedPrefills(Prefills):
         return self.rehearsal.run(lambda: super(RehearsedPrefills, self).run(parts), lambda: None)
 
 
-class Station(Engine):
-    """An engine that turns from policy to policy; ``policies`` are those that it may turn to."""
+class Station(TurningEngine):
+    """A turning engine whose steps are rehearsed."""
 
     def __init__(
         self, decoder: Decoder, policies: Sequence[Policy], config: EngineConfig, clock: Callable[[], float]
     ) -> None:
         self.stoppable = StoppableClock(clock)
-        widest = max(policies, key=lambda policy: scratch_tokens(policy, config.block_sizes))
-        super().__init__(decoder, widest, config, None, self.stoppable)
+        super().__init__(decoder, policies, config, self.stoppable)
         made = self.forwards
         graphs = not config.enforce_eager
         self.forwards = CountingForwards(decoder, made.cache, graphs, config.rounded, made.most_pages)
@@ -180,14 +177,9 @@ class Station(Engine):
 
     def turn_to(self, policy: Policy, max_running: int, judge: Judge | None = None) -> None:
         """Serve under this policy from now on, at time 0; nothing may be in flight."""
-        self.restart()
-        self.limits = replace(self.limits, max_running=max_running)
-        heard = AsFound() if judge is None else Aside(judge, self.stoppable)
-        setup = Setup(self.forwards, heard, self.config.block_sizes, self.max_context)
-        self.way = RehearsedWay(way_of(policy, setup, self.config.batching), self.rehearsal)
-        self.prefills = RehearsedPrefills(setup, self.way.masks, self.rehearsal)
-        self.signal = getattr(policy, "signal", None)
-        self.scheduler = Scheduler(self.limits, PagePool(self.limits.kv_pages or 0))
+        super().turn_to(policy, max_running, None if judge is None else Aside(judge, self.stoppable))
+        self.prefills = RehearsedPrefills(self.prefills.setup, self.way.masks, self.rehearsal)
+        self.way = RehearsedWay(self.way, self.rehearsal)
 
     def stop(self) -> None:
         """End everyone in flight where they stand; whoever has emitted nothing is as if never sent."""
