@@ -174,7 +174,7 @@ class Inputs:
     def _set(self, name: str, values: NDArray[np.generic], rest: int) -> None:
         part, count = self._parts[name], len(values)
         part[:count] = values
-        if count < len(part) and self._rests.get(name) != (count, rest):
+        if self._rests.get(name) != (count, rest):
             part[count:] = rest
             self._rests[name] = count, rest
 

@@ -5,8 +5,6 @@ from collections.abc import Iterable, Mapping
 from html import escape
 from typing import Any
 
-from plotly.offline import get_plotlyjs
-
 STYLE = """body{font:15px/1.45 system-ui,sans-serif;margin:0 auto;max-width:1100px;padding:16px;color:#222}
 h1{font-size:22px}h2{font-size:17px;margin-top:32px}.plot{width:100%;height:480px}
 table{border-collapse:collapse;font-size:13px;display:block;overflow-x:auto}
@@ -27,6 +25,9 @@ def html_page(
 
     ``figures`` are plotly's, by the id of the element that each is drawn in.
     """
+    # commands that write no page do without
+    from plotly.offline import get_plotlyjs
+
     # a figure's text must not end the script that it stands in
     data = json.dumps(figures, allow_nan=False, sort_keys=True).replace("</", "<\\/")
     return "\n".join(

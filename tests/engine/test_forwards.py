@@ -12,7 +12,7 @@ from recguide.engine.inputs import Shape
 from recguide.engine.planning import prompt_piece
 from recguide.engine.requests import Live, Wish
 from recguide.engine.serving import Engine, EngineConfig
-from recguide.engine.shapes import random_decoder
+from recguide.engine.shapes import add_random_draft_adapter, random_decoder
 from recguide.sim.memory import Limits
 
 pytestmark = pytest.mark.usefixtures("one_thread")
@@ -67,6 +67,32 @@ def test_preparing_serves_nobody_and_changes_nothing(name) -> None:
     engine.drain()
     assert live.tokens == list(autoregressive(model.decoder, [[4, 5, 6]], 20)[0].tokens)
     engine.check()
+
+
+def test_what_fills_a_shape_up_belongs_to_nobody_after_a_larger_forward_too() -> None:
+    forwards = Engine(tiny_model(3, 0).decoder, POLICIES["ar"], EngineConfig(GRID, Limits(max_running=4))).forwards
+    live = Live(0, [4, 5, 6, 7], Wish(1), frozenset(), 1)
+    inputs = forwards.inputs(Shape(1, 4, 4, 1, "none", False, False))
+    waste = forwards.cache.waste_page * forwards.cache.page_size
+    for tokens in (2, 4, 3, 2, 1, 4, 1):
+        inputs.put([prompt_piece(live, 0, tokens, 0, 0, 0)], forwards.cache, None)
+        assert inputs._parts["slots"][tokens:].tolist() == [waste] * (4 - tokens)
+        assert inputs._parts["visible"][tokens:].tolist() == [0] * (4 - tokens)
+
+
+@pytest.mark.parametrize("name", POLICIES)
+def test_outputs_are_the_same_in_shapes_that_are_rounded(name) -> None:
+    made = random_decoder(replace(WIDE, hidden_size=128, vocab_size=64, num_layers=2), "cpu", torch.float32, 3)
+    for parameter in made.parameters():
+        if parameter.dim() > 1:
+            parameter.mul_(8)
+    add_random_draft_adapter(made, 8)
+    limits = Limits(max_running=4, page_size=16, kv_pages=14, prefill_chunk=7)
+    engine = Engine(made, POLICIES[name], EngineConfig(GRID, limits, rounded=True))
+    asked = [[4, 5, 6], [8, 10], [5, 1, 5, 1] * 6, [9], [30, 31, 32, 33, 34], [60] * 17]
+    lives = [engine.add(prompt, Wish(40)) for prompt in asked]
+    engine.drain()
+    assert [live.tokens for live in lives] == [list(one.tokens) for one in autoregressive(made, asked, 40)]
 
 
 @pytest.mark.parametrize("rounded", [False, True])
