@@ -164,6 +164,7 @@ def _about(bench: Bench) -> dict[str, Any]:
         "adapter_check": asdict(bench.engine.adapter),
         "dtype": options.dtype,
         **machine_of(bench.model.decoder.device),
+        **bench.engine.forwards.told(),
         "command": command_line(),
     }
 

@@ -25,6 +25,7 @@ from recguide.engine.planning import Piece
 from recguide.engine.row_plans import RowPlans
 from recguide.engine.sampling import perturbed
 from recguide.engine.scores import Scores, scores_of
+from recguide.engine.sizes import PLAIN, FillSizes
 from recguide.kernels.logit_statistics import (
     LogitStatistics,
     barred_ids,
@@ -48,8 +49,8 @@ FIRST_SCORES = 2 * MAX_CAPTURED
 class Forwards:
     """Runs forwards of one model over one cache.
 
-    ``rounded`` makes shapes few, and ``graphs`` captures those that come back; both are for GPUs. ``most_pages`` are
-    those of the longest request, scratch included.
+    ``rounded`` makes shapes few, of ``sizes``, and ``graphs`` captures those that come back; both are for
+    GPUs. ``most_pages`` are those of the longest request, scratch included.
     """
 
     def __init__(
@@ -59,12 +60,13 @@ class Forwards:
         graphs: bool = True,
         rounded: bool | None = None,
         most_pages: int = 16,
+        sizes: FillSizes = PLAIN,
     ) -> None:
         self.decoder, self.cache, self.device = decoder, cache, decoder.device
         self.cuda = self.device.type == "cuda"
         self.graphs = graphs and self.cuda
         self.rounded = self.cuda if rounded is None else rounded
-        self.most_pages = most_pages
+        self.most_pages, self.sizes = most_pages, sizes
         self.capture_after, self.most_shapes = CAPTURE_AFTER, MOST_SHAPES
         self.barred = barred_ids(decoder.config.mask_id, decoder.config.eos_ids, self.device)
         self.watch = Stopwatch(self.device)
@@ -88,7 +90,7 @@ class Forwards:
         exact = shape_of(batch, self.cache.page_size, fill is not None)
         if exact.pages > self.most_pages:
             self._grow(exact.pages)
-        shape = exact.rounded(self.most_pages) if self.rounded else exact
+        shape = exact.rounded(self.most_pages, self.sizes) if self.rounded else exact
         if shape.scores > len(self._best) and self._keeps(shape):
             self._enlarge(shape.scores)
         inputs = self.inputs(shape)
@@ -136,6 +138,10 @@ class Forwards:
         del self._inputs[inputs.shape]
         if inputs.graph is not None and not self.captured:
             self._forget_graphs()
+
+    def told(self) -> dict[str, str]:
+        """What files say of how forwards were filled up; nothing where they were not."""
+        return self.sizes.told() if self.rounded else {}
 
     @property
     def captured(self) -> list[torch.cuda.CUDAGraph]:

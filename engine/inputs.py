@@ -19,9 +19,11 @@ from recguide.engine.batches import Batch, Frame, batch_of
 from recguide.engine.batches import Fill as Fill
 from recguide.engine.pages import PagedCache
 from recguide.engine.planning import Piece
+from recguide.engine.sizes import PLAIN, FillSizes
 from recguide.kernels.layouts import Rows
 from recguide.kernels.packed_statistics import WORDS
 from recguide.sim.rounds import Ints
+from recguide.sim.sizes import filled_up
 
 MAX_TABLE = 2**18
 """Entries of a page table that is sent whole with every forward."""
@@ -45,14 +47,14 @@ class Shape(NamedTuple):
     """Whether a request has a temperature."""
 
     @lru_cache(maxsize=4096)  # noqa: B019 - a shape is a few numbers
-    def rounded(self, most_pages: int) -> "Shape":
-        """A shape with room for this one, of which there are few: 8 token counts to a power of 2.
+    def rounded(self, most_pages: int, sizes: FillSizes = PLAIN) -> "Shape":
+        """A shape with room for this one, of which there are few: 8 token counts to a power of 2 at most.
 
         Tables are as wide as the longest request there may be, unless that makes them too large to be sent each time.
         """
         requests = power_of_2(self.requests)
         pages = most_pages if requests * most_pages <= MAX_TABLE else min(most_pages, power_of_2(self.pages))
-        return Shape(requests, rounded(self.tokens), rounded(self.scores), pages, *self[4:])
+        return Shape(requests, sizes.of_tokens(self.tokens), sizes.of_scores(self.scores), pages, *self[4:])
 
 
 def shape_of(batch: Batch, page_size: int, filled: bool) -> Shape:
@@ -184,12 +186,6 @@ def power_of_2(number: int) -> int:
     return 1 << max(number - 1, 0).bit_length()
 
 
-def rounded(number: int) -> int:
-    """Up to a multiple of an eighth of the power of 2 below it."""
-    step = max(1, (1 << max(number.bit_length() - 1, 0)) // 8)
-    return -(-number // step) * step
-
-
 def counts_up_to(most: int) -> list[int]:
     """Numbers of requests that have shapes of their own, up to ``most``."""
-    return sorted({*(count for count in map(rounded, range(1, most)) if count < most), most})
+    return sorted({*(count for count in map(filled_up, range(1, most)) if count < most), most})

@@ -215,11 +215,13 @@ def _measured(bench: Bench, task: Task) -> tuple[Path, float]:
         limits = staggered(outputs, task.key.concurrency, most, options.seed)
     given = None if limits is None else limits.tolist()
     found = closed_loop(server, bench.policy(task.key.policy), rows, task.key.concurrency, given, stop)
-    return _written(bench, task, server.trace, found, limits)
+    return _written(bench, task, server, found, limits)
 
 
-def _written(bench: Bench, task: Task, trace: DenseTrace, found: Found, limits: Ints | None) -> tuple[Path, float]:
-    about = _about(bench, task, [trace.requests[row].request_id for row in found.run.request.tolist()])
+def _written(bench: Bench, task: Task, server: Server, found: Found, limits: Ints | None) -> tuple[Path, float]:
+    trace = server.trace
+    names = [trace.requests[row].request_id for row in found.run.request.tolist()]
+    about = _about(bench, task, names, server.station.forwards.told())
     sent = len(found.run.request)
     own = replace(found.run, request=np.arange(sent))
     own_limits = None if limits is None else limits[:sent]
@@ -233,7 +235,7 @@ def _written(bench: Bench, task: Task, trace: DenseTrace, found: Found, limits: 
     return path, float(figures["steady_output_throughput"] or figures["output_throughput"] or 0)
 
 
-def _about(bench: Bench, task: Task, names: Sequence[str]) -> About:
+def _about(bench: Bench, task: Task, names: Sequence[str], fill: Mapping[str, str]) -> About:
     options, model = bench.options, bench.model
     origin = {
         "model": model.config.name,
@@ -241,6 +243,7 @@ def _about(bench: Bench, task: Task, names: Sequence[str]) -> About:
         "adapter_sha256": model.adapter_sha256 or "none",
         "dtype": options.dtype,
         **bench.machine,
+        **fill,
         "python_loop_us": f"{loop_s() * 1e6:.0f}",
         "command": bench.command,
         "created": datetime.now(UTC).isoformat(timespec="seconds"),

@@ -71,8 +71,9 @@ def _measure(loaded: "LoadedModel", grid: "Grid", effort: "Effort", output: Path
     from recguide.engine.profiling import measure, rows, station_for
     from recguide.sim.costs import write_profile
 
-    count = 0
-    for timings in measure(station_for(loaded.decoder, grid), grid, effort, _say):
+    count, station = 0, station_for(loaded.decoder, grid)
+    header |= station.forwards.told()
+    for timings in measure(station, grid, effort, _say):
         found = rows(timings)
         write_profile(output, header, found)
         count = len(found)
@@ -85,7 +86,6 @@ def _say(text: str) -> None:
 
 def _header(loaded: "LoadedModel", dtype: str) -> dict[str, str]:
     from recguide.engine.environment import command_line, machine_of
-    from recguide.sim.costs import EIGHTHS, FILL
 
     device = loaded.decoder.device
     return {
@@ -99,6 +99,5 @@ def _header(loaded: "LoadedModel", dtype: str) -> dict[str, str]:
         "attention": "row attention over pages, equal contexts, steps of the serving engine by CUDA graph replay"
         if device.type == "cuda"
         else "torch masked attention, steps of the serving engine, eager",
-        **({FILL: EIGHTHS} if device.type == "cuda" else {}),
         "spread": "half the distance of the quartiles over the repeats",
     }

@@ -21,6 +21,7 @@ from recguide.engine.requests import Live, Wish
 from recguide.engine.runlog import RunLog, Spent, prefill_work
 from recguide.engine.scheduler import Part, Scheduler
 from recguide.engine.selfcheck import check_adapter
+from recguide.engine.sizes import PLAIN, FillSizes, fill_sizes, layer_weights
 from recguide.engine.wayof import scratch_tokens, way_of
 from recguide.engine.ways import AsFound, Judge, Setup
 from recguide.sim.batching import BUCKETED, Batching
@@ -53,6 +54,8 @@ class EngineConfig:
     """Whether to do without CUDA graphs."""
     rounded: bool | None = None
     """Whether forwards are filled up to one of few shapes; None: on a GPU."""
+    sizes: FillSizes | None = None
+    """What sizes these have; None: timed on a GPU, eighths of powers of 2 elsewhere."""
 
     def check(self) -> None:
         """ValueError for what no engine has."""
@@ -81,13 +84,14 @@ class Engine:
         config.check()
         self.decoder, self.config, self.clock = decoder, config, clock
         self.adapter = check_adapter(decoder, config.limits.page_size)
+        sizes = _sizes(decoder, config)
         self.limits, self.max_context = _memory(decoder, config)
         scratch = scratch_tokens(policy, config.block_sizes)
         pages, places = self.limits.kv_pages or 0, self.limits.max_running or 0
         where = decoder.device, decoder.dtype
         cache = PagedCache(decoder.config, pages, self.limits.page_size, places, scratch, *where)
         most_pages = self.limits.pages(self.max_context) + cache.scratch.shape[1]
-        self.forwards = Forwards(decoder, cache, not config.enforce_eager, config.rounded, most_pages)
+        self.forwards = Forwards(decoder, cache, not config.enforce_eager, config.rounded, most_pages, sizes)
         setup = Setup(self.forwards, judge or AsFound(), config.block_sizes, self.max_context)
         self.way = way_of(policy, setup, config.batching)
         self.prefills = Prefills(setup, self.way.masks)
@@ -240,6 +244,14 @@ class Engine:
         """The run so far as the simulator would tell it, with the times that were measured."""
         scheduler = self.scheduler
         return self.log.replay(scheduler.preemptions, scheduler.recomputed_tokens, concurrency, closed=closed)
+
+
+def _sizes(decoder: Decoder, config: EngineConfig) -> FillSizes:
+    """The sizes that forwards are filled up to."""
+    if config.sizes is not None:
+        return config.sizes
+    timed = decoder.device.type == "cuda" and config.rounded is not False
+    return fill_sizes(layer_weights(decoder), decoder.head) if timed else PLAIN
 
 
 def _memory(decoder: Decoder, config: EngineConfig) -> tuple[Limits, int]:

@@ -15,6 +15,7 @@ from sglang.srt.model_executor.forward_batch_info import CaptureHiddenMode, Forw
 from sglang.srt.model_executor.forward_context import ForwardContext, forward_context
 from torch import Tensor
 
+from recguide.engine.adapters import PROJECTIONS
 from recguide.engine.forwards import Forwards
 from recguide.engine.inputs import Inputs, Shape
 from recguide.engine.model import Decoder, Draft, ModelConfig
@@ -22,6 +23,7 @@ from recguide.engine.pages import PagedCache
 from recguide.engine.requests import Live
 from recguide.engine.scores import Scores
 from recguide.engine.sglang_inputs import BlockForward, PooledInputs
+from recguide.engine.sizes import PLAIN, FillSizes, fill_sizes
 
 _KNOWN: "WeakSet[SglangForwards]" = WeakSet()
 
@@ -53,6 +55,23 @@ class SglangBackbone:
         return self.head.dtype
 
     @property
+    def layers(self) -> list[list[Tensor]]:
+        """The weights ``[out, in]`` of each layer's products; none where SGLang has them in another form."""
+        model = self.runner.model.model
+        which = range(model.start_layer, model.end_layer)
+        linears = [[model.projection(f"layers.{index}.{name}") for name in PROJECTIONS] for index in which]
+        layers: list[list[Any]] = [[getattr(linear, "weight", None) for linear in layer] for layer in linears]
+        weights = [weight for layer in layers for weight in layer]
+        plain = all(weight is not None and weight.dim() == 2 and weight.dtype == self.dtype for weight in weights)
+        return layers if plain else []
+
+    @property
+    def sizes(self) -> FillSizes:
+        """What forwards are filled up to. GPUs that share layers must agree on it, so there nothing moves."""
+        timed = self.device.type == "cuda" and self.gpus == 1 and self.layers
+        return fill_sizes(self.layers, self.head) if timed else PLAIN
+
+    @property
     def head(self) -> Tensor:
         """The output projection ``[vocabulary, hidden]``, or this GPU's part of it."""
         weight: Tensor = self.runner.model.lm_head.weight
@@ -74,7 +93,7 @@ class SglangForwards(Forwards):
         self.req_to_token: Tensor = self.runner.req_to_token_pool.req_to_token
         most_pages = self.req_to_token.shape[1] // page_size
         stands_in = cast(Decoder, backbone), cast(PagedCache, SglangPool(page_size))
-        super().__init__(*stands_in, graphs, None, most_pages)
+        super().__init__(*stands_in, graphs, None, most_pages, backbone.sizes)
         self._stream = torch.cuda.Stream(self.device) if self.cuda else None
         _KNOWN.add(self)
 

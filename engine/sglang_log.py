@@ -95,6 +95,7 @@ def _about(
             "adapter_sha256": UNKNOWN,
             "dtype": str(forwards.decoder.dtype).removeprefix("torch."),
             **machine_of(forwards.device),
+            **forwards.told(),
             "command": server.command,
             "created": datetime.now(UTC).isoformat(timespec="seconds"),
         },

@@ -171,7 +171,7 @@ class Station(TurningEngine):
         super().__init__(decoder, policies, config, self.stoppable)
         made = self.forwards
         graphs = not config.enforce_eager
-        self.forwards = CountingForwards(decoder, made.cache, graphs, config.rounded, made.most_pages)
+        self.forwards = CountingForwards(decoder, made.cache, graphs, config.rounded, made.most_pages, made.sizes)
         self.forwards.capture_after = 1
         self.rehearsal = Rehearsal(self.forwards, self.stoppable)
 

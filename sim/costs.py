@@ -5,10 +5,12 @@ import math
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
+from itertools import groupby
 from pathlib import Path
 from typing import NamedTuple
 
 from recguide.sim.curves import Curve, Surface, added, through
+from recguide.sim.sizes import NOBODY, Moved, filled_up, moved_in
 from recguide.traces.documents import write_text
 from recguide.traces.errors import InputError
 
@@ -34,6 +36,8 @@ VERSION = "1"
 FILL = "fill"
 """A key of the header: how a forward's query tokens are filled up to a size that has a CUDA graph."""
 EIGHTHS = "eighths of a power of 2"
+MOVED = "fill_moved"
+"""Another: from which of these sizes forwards move on to a faster, larger one, as :func:`moved_text` says it."""
 MOST = 1e12
 """Of any number in a profile: 1e12 us are eleven days."""
 PREFILL = ("prefill",)
@@ -117,43 +121,51 @@ class Profile:
     def costs(self) -> CostModel:
         """The cost model that interpolates this profile."""
         grids: dict[str, dict[float, dict[float, dict[float, float]]]] = {}
-        for row in self.rows:
-            # prompts of one forward are priced by their total length, and by how many they are
-            size = row.query_tokens if row.kind == "prefill" else row.query_tokens / row.requests
-            per_request = grids.setdefault(row.kind, {}).setdefault(size, {})
-            points = per_request.setdefault(row.requests, {})
-            points[row.context_tokens / row.requests] = row.median_us * 1e-6
+        moved = _moved_of(self.path, self.header) if self.header.get(FILL) == EIGHTHS else None
+        for (kind, requests, tokens), rows in groupby(sorted(self.rows), lambda row: row[:3]):
+            count, size = _place(kind, requests, tokens, _size(kind, tokens, moved) if MOVED in self.header else tokens)
+            # of those that are filled up to the same size, the largest stands for all: it comes last
+            points = {row.context_tokens / count: row.median_us * 1e-6 for row in rows}
+            grids.setdefault(kind, {}).setdefault(size, {})[count] = points
         for layout in LAYOUTS & grids.keys():
             # a layout is profiled at its full size: smaller ones lie between that and plain verifies
             grids[layout] = {**grids.get("verify", {}), **grids[layout]}
         name, model, gpu = Path(self.path).stem, self.header["model"], self.header["gpu"]
         surfaces = {kind: Surface(grid) for kind, grid in grids.items()}
         layouts = [layout for layout, kind in HOST.items() if kind in surfaces]
-        filled = self.header.get(FILL) == EIGHTHS
-        curve_of = partial(_profiled, self.path, surfaces, filled)
+        curve_of = partial(_profiled, self.path, surfaces, moved)
         return CostModel(curve_of, name=name, model=model, gpu=gpu, steps_of=layouts)
 
 
 def _profiled(
-    path: str, surfaces: Mapping[str, Surface], filled: bool, kind: str, requests: int, query_tokens: int
+    path: str, surfaces: Mapping[str, Surface], moved: Moved | None, kind: str, requests: int, query_tokens: int
 ) -> Curve:
     if kind not in surfaces:
         raise InputError(f"{path}: kind: no rows of kind {kind!r}; there are: {', '.join(sorted(surfaces))}")
-    if kind.startswith("host"):
-        curve = surfaces[kind].at(requests, query_tokens)
-        return _everywhere(curve) if curve.low <= curve.high else curve
-    tokens = filled_up(query_tokens) if filled else query_tokens
+    surface = surfaces[kind]
+    count = min(requests, surface.most_requests) if kind == "prefill" else requests
+    curve = surface.at(*_place(kind, count, query_tokens, _size(kind, query_tokens, moved)))
+    return _everywhere(curve) if kind.startswith("host") and curve.low <= curve.high else curve
+
+
+def _moved_of(path: str | Path, header: Mapping[str, str]) -> Moved:
+    return moved_in(header.get(MOVED, NOBODY), f"{path}: header: {MOVED}")
+
+
+def _size(kind: str, query_tokens: int, moved: Moved | None) -> int:
+    """What so many tokens are filled up to; the host does not handle those that fill up."""
+    return query_tokens if moved is None or kind.startswith("host") else filled_up(query_tokens, moved)
+
+
+def _place(kind: str, requests: int, query_tokens: int, size: int) -> tuple[float, float]:
+    """Where a forward lies that is filled up to this size: its requests, and its tokens a request.
+
+    Prompts of one forward are priced by their total length, and by how many they are.
+    """
     if kind == "prefill":
-        prompts = min(requests, surfaces[kind].most_requests)
-        return surfaces[kind].at(prompts, prompts * tokens)
+        return requests, size
     # as many more requests as there are more tokens
-    return surfaces[kind].at(requests if tokens == query_tokens else requests * tokens / query_tokens, tokens)
-
-
-def filled_up(tokens: int) -> int:
-    """The size that a forward of so many tokens has: up to a multiple of an eighth of the power of 2 below."""
-    step = max(1, (1 << max(tokens.bit_length() - 1, 0)) // 8)
-    return -(-tokens // step) * step
+    return requests if size == query_tokens else requests * size / query_tokens, query_tokens / requests
 
 
 def constant_costs(**seconds: float) -> CostModel:
@@ -237,6 +249,7 @@ def _read_header(path: Path, lines: Sequence[str]) -> dict[str, str]:
         raise InputError(f"{path}: header: missing {', '.join(missing)}")
     if header["recguide-profile"] != VERSION:
         raise InputError(f"{path}: recguide-profile: found {header['recguide-profile']!r}, allowed: {VERSION}")
+    _moved_of(path, header)
     return header
 
 

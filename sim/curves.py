@@ -91,14 +91,13 @@ class Surface:
         """Of any shape."""
         self._fastest = min(second for curve in self._curves.values() for second in curve.seconds)
 
-    def at(self, requests: float, query_tokens: int) -> Curve:
-        """The curve between the profiled ones: linear in query tokens per request, then in requests.
+    def at(self, requests: float, per_request: float) -> Curve:
+        """The curve between the profiled ones: linear in query tokens ``per_request``, then in requests.
 
         Requests of unequal context count as equal ones, for the sum is what is profiled. Outside the profiled shapes
         the outermost two go on; the curve then covers no context, and never falls below the fastest forward.
         """
         parts: list[tuple[Curve, float]] = []
-        per_request = query_tokens / requests
         measured = _spans(self._per_request, per_request)
         for profiled, outer in _around(self._per_request, per_request):
             counts = self._counts[profiled]

@@ -12,11 +12,12 @@ from functools import partial
 import numpy as np
 from numpy.typing import NDArray
 
-from recguide.sim.costs import HOST, CostModel, filled_up
+from recguide.sim.costs import HOST, CostModel
 from recguide.sim.curves import Curve, weighted
 from recguide.sim.log import PREFILL_STEP
 from recguide.sim.measurement import Measurement
 from recguide.sim.rounds import AR
+from recguide.sim.sizes import filled_up
 from recguide.validation.budget import layout_of
 from recguide.validation.pricing import host_of, priced_apart
 

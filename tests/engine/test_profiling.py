@@ -8,10 +8,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tiny import tiny_model
 
-from recguide.engine.inputs import rounded
 from recguide.engine.profiling import Effort, Grid, Place, measure, rows, station_for, summary, visit
 from recguide.engine.shapes import SHAPES
-from recguide.sim.costs import filled_up, read_profile
+from recguide.sim.costs import read_profile
 
 TINY_GRID = Grid((1, 2), (8, 16), (4,), (8,), layout_requests=1)
 KINDS = {"decode", "draft", "verify", "host", "rows", "host-rows", "quadratic", "host-quadratic", "prefill"}
@@ -97,11 +96,6 @@ def test_a_timing_is_the_median_and_half_the_distance_of_the_quartiles(samples):
 )
 def test_passes_go_on_while_another_one_fits(effort, done, spent, goes_on):
     assert effort.another(done, spent) == goes_on
-
-
-@given(st.integers(1, 1 << 20))
-def test_the_simulator_fills_shapes_up_as_the_engine_does(tokens):
-    assert filled_up(tokens) == rounded(tokens)
 
 
 def test_rows_are_in_microseconds():

@@ -14,6 +14,7 @@ from recguide.sim.costs import (
     resolve_profile,
     write_profile,
 )
+from recguide.sim.sizes import filled_up, moved_sizes, moved_text, sizes_up_to
 
 
 @pytest.fixture(scope="module")
@@ -82,6 +83,49 @@ def test_forwards_pay_for_the_tokens_that_fill_them_up(tmp_path: Path) -> None:
     # 72 tokens are a size, 88 too; 8 * 17 are filled up to 144, of which 18 requests would have as many
     for requests, paid in ((8, 8), (9, 9), (11, 11), (15, 15), (17, 18)):
         assert costs.forward_s("verify", requests, 8 * requests, 0) == pytest.approx(100e-6 * paid)
+
+
+SIZED = profiles.header() | {"fill": "eighths of a power of 2"}
+
+
+def test_sizes_that_moved_cost_what_was_run_in_their_place(tmp_path: Path) -> None:
+    # 56 requests of 8 tokens were a forward of 480, and none of 448
+    counts = (32, 56, 60, 64)
+    rows = [Row("verify", n, 8 * n, c * n, us, 0, 1) for n in counts for c, us in ((10, 50 + n), (90, 70 + n))]
+    rows += [Row("host", n, 8 * n, 0, n, 0, 1) for n in counts]
+    rows += [Row("prefill", 1, n, 0, n, 0, 1) for n in (384, 448, 512)]
+    write_profile(tmp_path / "moved.csv", SIZED | {"fill_moved": "448>480"}, rows)
+    costs = read_profile(tmp_path / "moved.csv").costs()
+    same = [costs.forward_s("verify", n, 8 * n, 600) for n in (53, 54, 56, 58, 60)]
+    assert same == pytest.approx([110e-6] * 5)
+    assert costs.curve(("verify",), 56, 448).covers(56 * 10 + 40)
+    assert costs.host_s(56, 448) == pytest.approx(56e-6)
+    # nothing was measured at 480 itself
+    for tokens, paid in ((448, 448), (430, 448), (480, 448), (384, 384)):
+        assert costs.forward_s("prefill", 1, tokens, 0) == pytest.approx(paid * 1e-6)
+    with pytest.raises(ValueError, match=r"bad\.csv: header: fill_moved: found '448>449'"):
+        read_profile(profiles.write(tmp_path / "bad.csv", fill_moved="448>449"))
+
+
+@given(st.data())
+def test_a_profile_gives_back_each_row_whatever_sizes_moved(tmp_path_factory, data: st.DataObject) -> None:
+    sizes = sizes_up_to(600)
+    seconds = data.draw(st.lists(st.floats(1, 3), min_size=len(sizes), max_size=len(sizes)))
+    moved = moved_sizes(sizes, seconds)
+    time_of = dict(zip(sizes, seconds, strict=True))
+    each = data.draw(st.sampled_from([1, 4, 32, 272]))
+    counts = data.draw(st.sets(st.integers(1, 512 // each), min_size=1, max_size=12))
+    ran = {n: filled_up(n * each, moved) for n in counts}
+    rows = [
+        Row("verify", n, n * each, n * c, 1e3 * time_of[size] + c, 0, 1) for n, size in ran.items() for c in (0, 64)
+    ]
+    path = tmp_path_factory.mktemp("rows") / "p.csv"
+    write_profile(path, SIZED | {"fill_moved": moved_text(moved)}, rows)
+    costs = read_profile(path).costs()
+    for requests, size in ran.items():
+        found = costs.curve(("verify",), requests, requests * each)
+        assert found(0) == pytest.approx(1e-3 * time_of[size])
+        assert found.covers(0)
 
 
 def test_a_layout_without_a_hosts_time_of_its_own_takes_that_of_rounds(tmp_path: Path) -> None:

@@ -1,0 +1,90 @@
+"""Sizes whose products are slow are filled up further, and nothing else changes by it."""
+
+from dataclasses import replace
+
+import pytest
+import torch
+from engines import GRID, POLICIES, Load, loads, prompts, serve
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from tiny import tiny_model
+
+from recguide.engine.decode import autoregressive
+from recguide.engine.profiling import Grid, Place, station_for, visit
+from recguide.engine.serving import Engine, EngineConfig
+from recguide.engine.sizes import PLAIN, FillSizes, beyond_cache, layer_weights, product_seconds
+from recguide.sim.sizes import filled_up, moved_sizes, sizes_up_to
+
+pytestmark = pytest.mark.usefixtures("one_thread")
+SIZES = sizes_up_to(128)
+times = st.lists(st.sampled_from([1.0, 2.0, 3.0]), min_size=len(SIZES), max_size=len(SIZES))
+moves = times.map(lambda seconds: moved_sizes(SIZES, seconds))
+sizes = st.builds(FillSizes, moves, moves)
+
+
+def answers(model, asked, load: Load):
+    found = autoregressive(model.decoder, asked, load.max_new, max_context=load.max_context)
+    return [list(one.tokens) for one in found]
+
+
+@settings(max_examples=30)
+@given(seed=st.integers(0, 50), asked=prompts, load=loads(), sizes=sizes)
+def test_sizes_that_move_change_no_token_and_no_page_is_lost(seed, asked, load: Load, sizes: FillSizes) -> None:
+    model = tiny_model(seed, 0)
+    config = replace(load.config(), rounded=True, sizes=sizes)
+    engine = Engine(model.decoder, POLICIES[load.policy], config)
+    lives, _ = serve(engine, asked, load)
+    assert [live.tokens for live in lives] == answers(model, asked, load)
+    assert engine.scheduler.pool.num_free == engine.scheduler.pool.num_pages
+    for shape in engine.forwards._inputs:
+        assert filled_up(shape.tokens) == shape.tokens
+        assert shape.tokens not in sizes.moved_tokens
+        assert shape.scores not in sizes.moved_scores
+
+
+@pytest.mark.parametrize("name", ["fixed:4", "overlap", "tidar"])
+def test_rounds_branches_and_prefills_are_filled_up(name) -> None:
+    model, everything = tiny_model(3, 0), {size: 128 for size in SIZES if size < 128}
+    config = EngineConfig(GRID, rounded=True, sizes=FillSizes(everything, everything))
+    load = Load(name, "bucket", config.limits, 12, 96, 3, rounded=True)
+    engine = Engine(model.decoder, POLICIES[name], config)
+    lives, _ = serve(engine, [[4, 5, 6], [8, 10], [9]], load)
+    assert [live.tokens for live in lives] == answers(model, [[4, 5, 6], [8, 10], [9]], load)
+    assert {shape.tokens for shape in engine.forwards._inputs} == {128}
+    assert {shape.scores for shape in engine.forwards._inputs} <= {0, 128}
+
+
+def test_a_profile_is_of_the_forwards_that_serve() -> None:
+    grid = Grid((1, 2), (8,), (4,), (8,), layout_requests=0)
+    station = station_for(tiny_model(2, 0).decoder, grid)
+    assert station.forwards.told() == {}
+    station.forwards.rounded, station.forwards.sizes = True, FillSizes({8: 10}, {8: 9})
+    assert set(visit(station, Place("linear", 2, 4, 8), 0.0)) == {
+        ("draft", 2, 8, 16),
+        ("verify", 2, 8, 16),
+        ("host", 2, 8, 0),
+    }
+    assert {(shape.tokens, shape.scores) for shape in station.forwards._inputs} == {(10, 9)}
+    visit(station, Place("prefill", 1, 8, 0), 0.0)
+    assert {shape.tokens for shape in station.forwards._inputs} == {10}
+    told = {"fill": "eighths of a power of 2", "fill_moved": "8>10", "fill_moved_scores": "8>9"}
+    assert station.forwards.told() == told
+
+
+def test_on_a_cpu_nothing_is_timed_and_nothing_moves() -> None:
+    engine = Engine(tiny_model(2, 0).decoder, POLICIES["ar"], EngineConfig(GRID, rounded=True))
+    assert engine.forwards.sizes is PLAIN
+    assert PLAIN.told()["fill_moved"] == "none"
+
+
+def test_every_size_is_timed_with_all_weights() -> None:
+    decoder = tiny_model(2, 0).decoder
+    layers = layer_weights(decoder)
+    assert [len(layer) for layer in layers] == [4, 4]
+    # so little stays in any cache
+    assert len(beyond_cache(layers)) == 8
+    large = [torch.empty(2**15, 2**12, device="meta"), torch.empty(2**10, 2**12, device="meta")]
+    assert len(beyond_cache([large, large, large])) == 2
+    seconds = product_seconds(beyond_cache(layers), SIZES, passes=2)
+    assert len(seconds) == len(SIZES)
+    assert all(0 < each < 10 for each in seconds)
