@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from recguide.engine.bench_match_command import match
 from recguide.engine.bench_serve_command import serve
 from recguide.engine.bench_sglang_command import sglang
 from recguide.engine.shared_options import whole_numbers
@@ -29,6 +30,7 @@ def bench() -> None:
 
 
 app.command()(serve)
+app.command()(match)
 app.command()(sglang)
 
 
