@@ -2,7 +2,7 @@
 
 import copy
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import astuple, dataclass, field
 from datetime import UTC, datetime
 from typing import Any
@@ -133,12 +133,9 @@ def _in_fp32(decoder: Decoder) -> Decoder:
     return exact
 
 
-def _points(options: MatchOptions) -> Iterator[tuple[str, int]]:
-    """Many requests first, which take the least time; the reference is none of them."""
-    for concurrency in reversed(options.levels):
-        for name in options.policy:
-            if (name, concurrency) != (REFERENCE, 1):
-                yield name, concurrency
+def _points(options: MatchOptions) -> list[tuple[str, int]]:
+    """Policies in their order, each with many requests first, which take the least time."""
+    return [(name, concurrency) for name in options.policy for concurrency in reversed(options.levels)]
 
 
 def _run(bench: Bench, ruler: Ruler, name: str, concurrency: int) -> None:
@@ -170,7 +167,7 @@ def _document(bench: Bench, ruler: Ruler) -> dict[str, Any]:
     noise, exact_noise = noise_of(ruler, parted)
     return {
         **_about(bench),
-        "complete": len(bench.runs) == len(list(_points(bench.options))),
+        "complete": len(bench.runs) == len(_points(bench.options)),
         "reference": f"{REFERENCE}, one request at a time",
         "reference_tokens": sum(len(text.output) for text in ruler.texts),
         "noise": noise,

@@ -127,10 +127,8 @@ def test_in_fp32_every_policy_gives_the_tokens_of_one_token_decoding(asked) -> N
     told = json.loads(output.read_text())
     assert told["complete"] is True
     assert told["prompts"] == ["0", "3", "1", "4", "2"]
-    assert [(row["policy"], row["concurrency"]) for row in told["runs"]] == [
-        *((name, 3) for name in policies),
-        *((name, 1) for name in policies[1:]),
-    ]
+    points = [(row["policy"], row["concurrency"]) for row in told["runs"]]
+    assert points == [(name, concurrency) for name in policies for concurrency in (3, 1)]
     for row in told["runs"]:
         assert row["requests"] == row["equal"] == (5 if row["concurrency"] == 3 else 2), row
         assert row["errors"] == row["above_noise"] == 0
