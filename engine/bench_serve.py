@@ -22,6 +22,7 @@ from recguide.engine.provenance import provenance_of
 from recguide.engine.runlog import answered
 from recguide.engine.served import NOTE, ServedRun
 from recguide.engine.serving import MAX_RUNNING, Engine, EngineConfig
+from recguide.engine.sizes import profiled_sizes
 from recguide.sim.arrivals import Clients
 from recguide.sim.batching import batching_named
 from recguide.sim.detailed import detailed
@@ -79,7 +80,10 @@ def _prepared(options: ServeOptions) -> Bench:
     policy = policy_of(options.policy, options.block_sizes, model.config.name, costs)
     context = options.max_model_len or min(load.longest(options.block_sizes[-1]), model.config.max_context)
     limits = _limits(options, model, context)
-    config = EngineConfig(options.block_sizes, limits, context, batching, enforce_eager=options.enforce_eager)
+    sizes = profiled_sizes(options.profile, model.config.name, options.dtype, model.decoder.device)
+    config = EngineConfig(
+        options.block_sizes, limits, context, batching, enforce_eager=options.enforce_eager, sizes=sizes
+    )
     return Bench(options, model, load, Engine(model.decoder, policy, config, load.judge), figures)
 
 

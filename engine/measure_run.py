@@ -16,6 +16,7 @@ from recguide.engine.measure_command import MeasureOptions
 from recguide.engine.pinning import loop_s, pin_to_fastest
 from recguide.engine.policyof import costs_of, policy_of
 from recguide.engine.served import NOTE
+from recguide.engine.sizes import profiled_sizes
 from recguide.engine.station import Station
 from recguide.sim.campaigns import Manifest, PointKey, manifest_of
 from recguide.sim.costs import CostModel
@@ -83,7 +84,9 @@ class Bench:
         config = engine_config(self.trace.provenance, max(count for _, _, count in keys), options.batching,
                                options.max_batched_tokens, options.kv_tokens)  # fmt: skip
         policies = [self.policy(name) for name in {name for name, _, _ in keys}]
-        return Station(self.model.decoder, policies, config, time.perf_counter)
+        model = self.model
+        sizes = profiled_sizes(options.profile, model.config.name, options.dtype, model.decoder.device)
+        return Station(model.decoder, policies, replace(config, sizes=sizes), time.perf_counter)
 
 
 def run(options: MeasureOptions) -> Iterator[tuple[Path, float]]:

@@ -17,6 +17,7 @@ from recguide.engine.server_limits import Gate, ServerLimits, is_loopback
 from recguide.engine.server_metrics import Metrics
 from recguide.engine.serving import Engine, EngineConfig
 from recguide.engine.shapes import SHAPES
+from recguide.engine.sizes import profiled_sizes
 from recguide.engine.streaming import AsyncEngine
 from recguide.engine.tokenizer import Tokenizer
 from recguide.sim.batching import batching_named
@@ -66,7 +67,10 @@ def make_service(options: ServerOptions) -> Service:
     require((options.max_model_len or 2) <= longest, "--max-model-len", options.max_model_len, f"up to {longest}")
     policy = policy_of(options.policy, options.block_sizes, model.config.name, costs)
     limits = _limits(options)
-    config = EngineConfig(options.block_sizes, limits, options.max_model_len, batching, False, options.enforce_eager)
+    sizes = profiled_sizes(options.profile, model.config.name, options.dtype, model.decoder.device)
+    config = EngineConfig(
+        options.block_sizes, limits, options.max_model_len, batching, False, options.enforce_eager, sizes=sizes
+    )
     engine = Engine(model.decoder, policy, config)
     if engine.forwards.graphs:
         kinds = engine.prepare(counts_up_to(options.max_num_seqs))

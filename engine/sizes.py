@@ -14,10 +14,11 @@ from torch import Tensor
 from torch.nn import functional as F  # noqa: N812
 
 from recguide.engine.clocks import wall_seconds
+from recguide.engine.environment import gpu_name
 from recguide.engine.graphs import recorded, run_aside
 from recguide.engine.model import Decoder, Layer
-from recguide.sim.costs import EIGHTHS, FILL, MOVED
-from recguide.sim.sizes import Moved, filled_up, moved_sizes, moved_text, sizes_up_to
+from recguide.sim.costs import EIGHTHS, FILL, MOVED, read_profile, resolve_profile
+from recguide.sim.sizes import NOBODY, Moved, filled_up, moved_in, moved_sizes, moved_text, sizes_up_to
 
 LARGEST = 2048
 """Size that is timed; larger ones stay what they are."""
@@ -25,6 +26,8 @@ PASSES = 7
 """Over all sizes, behind one that counts for nothing."""
 BEYOND_CACHE = 256 * 2**20
 """Bytes of weights that no GPU keeps in its cache from one run to the next, as it does not in a forward."""
+MANY = 16
+"""Products with the same head, at most: the time of a small one is too short to be told apart from noise."""
 SCORES = "fill_moved_scores"
 """What files call sizes of scores that move; those of tokens have the name that profiles know."""
 
@@ -56,12 +59,26 @@ PLAIN = FillSizes()
 def fill_sizes(layers: Sequence[Sequence[Tensor]], head: Tensor) -> FillSizes:
     """Those of a model with these weights on a GPU, from timing them, which takes about a second."""
     sizes = sizes_up_to(LARGEST)
-    found = FillSizes(
-        moved_sizes(sizes, product_seconds(beyond_cache(layers), sizes)),
-        moved_sizes(sizes, product_seconds([head], sizes)),
-    )
+    work = beyond_cache(layers), beyond_cache([[head]] * MANY)
+    found = FillSizes(*(moved_sizes(sizes, product_seconds(weights, sizes)) for weights in work))
     torch.cuda.empty_cache()
     return found
+
+
+def profiled_sizes(profile: str | None, model: str, dtype: str, device: torch.device) -> FillSizes | None:
+    """Those that a profile was measured with, by name or path; None where there is none of this model and machine.
+
+    ``dtype`` is as options name it. Whoever serves what a profile foretells runs the forwards that it is of.
+    """
+    if profile is None:
+        return None
+    path = resolve_profile(profile)
+    header = read_profile(path).header
+    here = {"model": model, "dtype": dtype, "gpu": gpu_name(device), "torch": str(torch.__version__)}
+    if MOVED not in header or any(header[name] != value for name, value in here.items()):
+        return None
+    tokens, scores = (moved_in(header.get(name, NOBODY), f"{path}: header: {name}") for name in (MOVED, SCORES))
+    return FillSizes(tokens, scores)
 
 
 def layer_weights(decoder: Decoder) -> list[list[Tensor]]:

@@ -5,6 +5,8 @@ usage: time_engine.py MODEL OUT_FOLDER "PART SECONDS [PART'S OPTIONS]" ...     T
   steps C,C,...               AR steps at a context of 512, and products alone: steps.csv
   overlap C,C,...             AR steps whose small kernels begin while the one before them ends, and not: overlap.csv
   kernels C,C,...             seconds of each kernel in such a step: kernels.csv
+  sizes [SECONDS_FORWARDS]    products of one layer and of the head at every size, which sizes move: sizes.csv; then
+                              rounds of the engine at these, filled up to them and further: sizes-rounds.csv
   host C POLICY               what the host does in such rounds, by cProfile: host.log
   serve C POLICY [POLICY ...] rounds of forced acceptance, the same requests under each policy: serve.csv
 """
@@ -25,6 +27,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from time_sizes import forwards_at, size_rows, started
 from torch import Tensor
 from torch.nn import functional as F  # noqa: N812
 from torch.profiler import ProfilerActivity, profile
@@ -206,6 +209,22 @@ def overlap(bench: Bench, seconds: float, options: list[str]) -> None:
     launches.LEAST_CAPABILITY = least
 
 
+def sizes(bench: Bench, seconds: float, options: list[str]) -> None:
+    """Which sizes are slow, and what it saves to fill forwards up further."""
+    start = started(bench.decoder, say)
+    rows = size_rows(bench.decoder, seconds, 64 if TOY else 4096, start)
+    bench.write("sizes.csv", rows)
+    for row in rows:
+        say(" ".join(map(str, row.values())))
+    # where nothing moves, there are rounds to be seen all the same
+    moved = {64: 72} if TOY else start.moved_tokens
+    until, found = time.monotonic() + float((options or ["60"])[0]), []
+    for row in forwards_at(bench.decoder, moved, 8 if TOY else MOST, CONTEXT, until):
+        found.append(row)
+        say(json.dumps(row))
+        bench.write("sizes-rounds.csv", found)
+
+
 def host(bench: Bench, seconds: float, options: list[str]) -> None:
     """Where the host's time goes in rounds of forced acceptance."""
     count, name = int(options[0]), options[1]
@@ -334,6 +353,7 @@ PARTS |= {
     "kernels": kernels,
     "serve": serve,
     "host": host,
+    "sizes": sizes,
 }
 
 

@@ -2,6 +2,7 @@
 
 from dataclasses import replace
 
+import profiles
 import pytest
 import torch
 from engines import GRID, POLICIES, Load, loads, prompts, serve
@@ -12,7 +13,7 @@ from tiny import tiny_model
 from recguide.engine.decode import autoregressive
 from recguide.engine.profiling import Grid, Place, station_for, visit
 from recguide.engine.serving import Engine, EngineConfig
-from recguide.engine.sizes import PLAIN, FillSizes, beyond_cache, layer_weights, product_seconds
+from recguide.engine.sizes import PLAIN, FillSizes, beyond_cache, layer_weights, product_seconds, profiled_sizes
 from recguide.sim.sizes import filled_up, moved_sizes, sizes_up_to
 
 pytestmark = pytest.mark.usefixtures("one_thread")
@@ -75,6 +76,25 @@ def test_on_a_cpu_nothing_is_timed_and_nothing_moves() -> None:
     engine = Engine(tiny_model(2, 0).decoder, POLICIES["ar"], EngineConfig(GRID, rounded=True))
     assert engine.forwards.sizes is PLAIN
     assert PLAIN.told()["fill_moved"] == "none"
+
+
+def test_a_profile_of_this_model_and_machine_says_which_sizes_move(tmp_path) -> None:
+    cpu = torch.device("cpu")
+    here = {"model": "tiny", "dtype": "fp32", "gpu": "cpu", "torch": str(torch.__version__), "fill_moved": "8>10"}
+    path = str(profiles.write(tmp_path / "here.csv", **here, fill_moved_scores="7>9"))
+    found = profiled_sizes(path, "tiny", "fp32", cpu)
+    assert found is not None
+    assert (found.moved_tokens, found.moved_scores) == ({8: 10}, {7: 9})
+    others = [{"torch": "1.0"}, {"gpu": "another"}, {"model": "larger"}, {"dtype": "bf16"}]
+    for number, change in enumerate(others):
+        other = profiles.write(tmp_path / f"{number}.csv", **here | change)
+        assert profiled_sizes(str(other), "tiny", "fp32", cpu) is None
+    del here["fill_moved"]
+    assert profiled_sizes(str(profiles.write(tmp_path / "old.csv", **here)), "tiny", "fp32", cpu) is None
+    assert profiled_sizes(None, "tiny", "fp32", cpu) is None
+    wrong = profiles.write(tmp_path / "wrong.csv", **here, fill_moved="none", fill_moved_scores="9>7")
+    with pytest.raises(ValueError, match="fill_moved_scores: found '9>7'"):
+        profiled_sizes(str(wrong), "tiny", "fp32", cpu)
 
 
 def test_every_size_is_timed_with_all_weights() -> None:
