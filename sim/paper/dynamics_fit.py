@@ -19,6 +19,7 @@ from recguide.sim.paper.measures import table1
 from recguide.sim.paper.published import BENCHMARKS, TABLE2_TAU
 from recguide.sim.paper.repository import history, same_state
 from recguide.sim.paper.subjects import Subject
+from recguide.sim.paper.targets import printed
 from recguide.sim.paper.targets import repository as repository_targets
 from recguide.sim.paper.targets import table1 as table1_targets
 
@@ -66,13 +67,12 @@ def _slopes(parameters: Parameters, at: Floats, subject: Subject, requests: int)
 def misses(parameters: Parameters, subject: Subject, requests: int) -> Floats:
     """Every published statistic that the dynamics are fitted to: ours less the published one, in points or shares."""
     there = replace(subject, trace=synthetic_trace(MODEL, parameters, requests), _kept={})
-    ours, goals = {**table1(there), **same_state(there)}, {**table1_targets(MODEL), **repository_targets(MODEL)}
+    ours = {**table1(there), **same_state(there)}
+    goals = printed({**table1_targets(MODEL), **repository_targets(MODEL)})
     found = []
     for name, value in ours.items():
         share = "length" in name
-        found.append(
-            (value / goals[name].value - 1) / (2 * TAU_SHARE) if share else (value - goals[name].value) / POINTS
-        )
+        found.append((value / goals[name] - 1) / (2 * TAU_SHARE) if share else (value - goals[name]) / POINTS)
     for name, tau in zip(BENCHMARKS, TABLE2_TAU[MODEL]["LinearSS"], strict=True):
         found.append((accept_len(there.of([name]), 16) / tau - 1) / TAU_SHARE)
     return np.array(found)
@@ -100,7 +100,7 @@ def _with(parameters: Parameters, vector: Floats) -> Parameters:
 
 def seen_through(parameters: Parameters, subject: Subject, requests: int) -> float:
     """The noise of the entropy at which history tells rounds that are worth larger blocks as well as published."""
-    goals = {name: target.value for name, target in repository_targets(MODEL).items() if name.startswith("AUROC")}
+    goals = {name: value for name, value in printed(repository_targets(MODEL)).items() if name.startswith("AUROC")}
 
     def miss(log_noise: float) -> float:
         noisy = replace(parameters, entropy_noise=float(np.exp(log_noise)))

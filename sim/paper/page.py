@@ -7,10 +7,13 @@ from typing import Any
 from rich.table import Table
 
 from recguide.sim.pages import html_page
-from recguide.sim.paper.entries import Entry, Section
+from recguide.sim.paper.entries import Claim, Entry, Section
 
 HEADS = ("figure", "paper", "ours", "difference", "%", "band", "is to us", "", "recorded")
-MISS = "td.miss{background:#fdd}.reason{background:#fff3cd;border-left:4px solid #d39e00;padding:6px 12px;margin:6px 0}"
+MISS = (
+    "td.miss,li.miss{background:#fdd}"
+    ".reason{background:#fff3cd;border-left:4px solid #d39e00;padding:6px 12px;margin:6px 0}"
+)
 
 
 def page(
@@ -27,37 +30,46 @@ def page(
 
 def _section(one: Section) -> str:
     head = "".join(f"<th>{escape(cell)}</th>" for cell in HEADS)
-    rows = "".join(_row(entry) for entry in one.entries)
-    claims = "".join(
-        f"<li>{'holds' if claim.holds else '<b>does not hold</b>'} ({claim.kind}): {escape(claim.text)}: "
-        f"{escape(claim.detail)}</li>"
-        for claim in one.claims
-    )
+    rows = "".join(_row(entry, one) for entry in one.entries)
+    claims = "".join(_claim(claim, one) for claim in one.claims)
     plots = "".join(f'<div class="plot" id="{one.name}-{one.model}-{name}"></div>' for name in one.figures)
-    reasons = "".join(f'<p class="reason">{escape(reason)}</p>' for reason in one.reasons)
+    reasons = "".join(f'<p class="reason">{i}. {escape(why.text)}</p>' for i, why in enumerate(one.reasons, 1))
     return (
         f"<h2>{one.title}, NLD-{one.model.upper()}: {escape(one.about)}</h2><p>{summary(one)}</p>{plots}"
         f"<ul>{claims}</ul>{reasons}<table><tr>{head}</tr>{rows}</table>"
     )
 
 
-def _row(entry: Entry) -> str:
+def _claim(claim: Claim, one: Section) -> str:
+    said = f"{claim.kind}): {escape(claim.text)}: {escape(claim.detail)}"
+    if claim.holds:
+        return f"<li>holds ({said}</li>"
+    return f'<li class="miss"><b>does not hold</b>{because(one, claim.text)} ({said}</li>'
+
+
+def _row(entry: Entry, one: Section) -> str:
     mark = ' class="miss"' if entry.missed else ""
-    return f"<tr>{''.join(f'<td{mark}>{escape(cell)}</td>' for cell in cells(entry))}</tr>"
+    return f"<tr>{''.join(f'<td{mark}>{escape(cell)}</td>' for cell in cells(entry, because(one, entry.name)))}</tr>"
 
 
-def cells(entry: Entry) -> list[str]:
-    """An entry in words and numbers, by ``HEADS``."""
-    target, share = entry.target, entry.share
+def because(one: Section, name: str) -> str:
+    """Which of the section's reasons are those of a figure or a claim, by number."""
+    numbers = one.why(name)
+    return f", why: {', '.join(map(str, numbers))}" if numbers else ", unexplained"
+
+
+def cells(entry: Entry, why: str = "") -> list[str]:
+    """An entry in words and numbers, by ``HEADS``; ``why`` follows a miss."""
+    share = entry.share
     return [
         entry.name,
-        number(target.value if target else None),
+        number(entry.paper),
         number(entry.ours),
         number(entry.difference, sign=True),
         "" if share is None else f"{100 * share:+.1f}",
         f"{number(entry.band[0])} to {number(entry.band[1])}" if entry.band else "",
-        target.kind if target else "",
-        "miss" if entry.missed else "",
+        entry.kind,
+        f"miss{why}" if entry.missed else "",
         number(entry.recorded),
     ]
 
@@ -89,7 +101,7 @@ def table_of(one: Section) -> Table:
     for i, heading in enumerate(HEADS):
         table.add_column(heading, justify="left" if i == 0 else "right", no_wrap=True)
     for entry in one.entries:
-        if entry.target is not None and entry.target.kind != "input":
+        if entry.paper is not None and entry.kind != "input":
             table.add_row(*cells(entry), style="red" if entry.missed else "")
     for claim in one.claims:
         verdict = "holds" if claim.holds else "does not hold"
@@ -113,19 +125,26 @@ def _plain(one: Section) -> dict[str, Any]:
         "entries": [
             {
                 "name": entry.name,
-                "paper": entry.target and entry.target.value,
-                "kind": entry.target and entry.target.kind,
+                "paper": entry.paper,
+                "kind": entry.kind,
                 "within": entry.target and entry.target.within,
                 "ours": entry.ours,
                 "band": entry.band,
                 "missed": entry.missed,
+                "why": one.why(entry.name) if entry.missed else [],
                 "recorded": entry.recorded,
             }
             for entry in one.entries
         ],
         "claims": [
-            {"text": claim.text, "holds": claim.holds, "kind": claim.kind, "detail": claim.detail}
+            {
+                "text": claim.text,
+                "holds": claim.holds,
+                "kind": claim.kind,
+                "detail": claim.detail,
+                "why": [] if claim.holds else one.why(claim.text),
+            }
             for claim in one.claims
         ],
-        "reasons": list(one.reasons),
+        "reasons": [reason.text for reason in one.reasons],
     }

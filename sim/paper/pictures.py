@@ -15,10 +15,10 @@ MOST_BARS = 90
 
 def bars(entries: Sequence[Entry], recorded: bool) -> Figure:
     """Every figure of a table: paper, ours, recorded; those without a paper's where there are too many."""
-    shown = [entry for entry in entries if entry.target is not None] if len(entries) > MOST_BARS else list(entries)
+    shown = [entry for entry in entries if entry.paper is not None] if len(entries) > MOST_BARS else list(entries)
     names = [entry.name for entry in shown]
     traces: list[Figure] = [
-        {"type": "bar", "name": "paper", "x": names, "y": [entry.target and entry.target.value for entry in shown]},
+        {"type": "bar", "name": "paper", "x": names, "y": [entry.paper for entry in shown]},
         {"type": "bar", "name": "ours", "x": names, "y": [entry.ours for entry in shown]},
     ]
     if recorded:

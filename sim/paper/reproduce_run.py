@@ -23,7 +23,7 @@ from recguide.traces.errors import InputError
 from recguide.traces.files import read_traces
 
 HELD_OUT = "heldout"
-WIDTH = 150
+WIDTH = 160
 FILES = ("reproduce.html", "reproduce.json")
 SERVED, CALIBRATED = 0, 1
 """Seeds of the synthetic requests that are served, and of those that policies are fitted to."""
@@ -111,10 +111,10 @@ def about_of(requests: int, recorded: Subject | None) -> Mapping[str, str]:
         "mean of benchmarks": "gsm8k, math500, aime2025, humaneval, mbpp, livecodebench, gpqa, ifeval; recorded traces "
         "have mmlu-stem in GPQA's place, and mt-bench is left out of means",
         "kinds": "input: taken from the paper; fitted: the synthetic texts were fitted to it; predicted: neither; "
-        "reading: again, under another reading of the paper, and not counted",
-        "readings": "those of C and padding (Table 6, Figure 5), rho_C (Table 4) and TiDAR's drafts (Table 2) that "
-        "count were chosen by the words of the paper and its authors' repository, but after the ones before them had "
-        "missed these figures (docs/reproduce.md)",
+        "reading: again, under another reading of the paper, and not counted; not in the paper: ours alone",
+        "readings": "C counts requests in flight (Tables 4 and 6, Figure 5). Those of padding (Table 6), rho_C (Table "
+        "4) and TiDAR's drafts (Table 2) that count were chosen by the words of the paper and its authors' "
+        "repository, but after the ones before them had missed these figures (docs/reproduce.md)",
         "bounds": "fitted: 3 points, tau 3%; predicted: tau 5%, speedup and tokens/s 10%, shares and gains 10 points",
         "band": "everything that the profile infers at the lower and the upper edge of its band",
     }
@@ -127,7 +127,9 @@ def said(sections: Sequence[Section]) -> str:
         entry.target is not None and entry.target.within is not None for one in sections for entry in one.entries
     )
     claims = [claim for one in sections for claim in one.claims]
+    unexplained = [f"{one.name} {one.model}: {name}" for one in sections for name in one.unexplained]
+    why = f"unexplained: {'; '.join(unexplained)}" if unexplained else "the page says why"
     return (
         f"{missed} of {checked} figures miss their bounds, and {sum(not claim.holds for claim in claims)} of "
-        f"{len(claims)} claims do not hold; the page says why"
+        f"{len(claims)} claims do not hold; {why}"
     )

@@ -13,6 +13,7 @@ from recguide.sim.paper.published import (
     END_TO_END,
     FIGURE2A,
     FULL_RATES,
+    HIGH_LOADS,
     HISTORY_AUROC,
     INTERVALS,
     OVERALL_SPEEDUP,
@@ -33,7 +34,7 @@ from recguide.sim.paper.published import (
 )
 
 REPEATING, LEAN, ADAPTED = "branches repeat the draft", "lean host", "TiDAR with the adapter"
-NO_DRAFTS, IN_ALL = "padding drafts nothing", "C in flight in all"
+NO_DRAFTS, FULL = "padding drafts nothing", "full buckets, 3 C in flight"
 """Other readings of the paper, beside those that are counted (docs/reproduce.md)."""
 Kind = Literal["input", "fitted", "predicted", "reading"]
 
@@ -41,7 +42,8 @@ Kind = Literal["input", "fitted", "predicted", "reading"]
 class Target(NamedTuple):
     """A published figure."""
 
-    value: float
+    value: float | None
+    """None where the paper draws it and prints no number."""
     kind: Kind
     """Taken from the paper as it is, fitted to, predicted from others without having been looked at, or such a figure
     again under another reading of the paper, which stands beside and is not counted."""
@@ -50,6 +52,11 @@ class Target(NamedTuple):
 
 
 Targets = Mapping[str, Target]
+
+
+def printed(targets: Targets) -> dict[str, float]:
+    """The numbers of those that the paper prints."""
+    return {name: target.value for name, target in targets.items() if target.value is not None}
 
 
 def table1(model: str) -> Targets:
@@ -64,12 +71,13 @@ def table1(model: str) -> Targets:
 
 
 def figure2(model: str, forward_ms: Mapping[str, float]) -> Targets:
-    """Shares of 8B; the forward times are what the profile is made of."""
+    """Shares of 8B, by benchmark only drawn; the forward times are what the profile is made of."""
     times = {name: Target(ms, "input", 1e-3) for name, ms in forward_ms.items()}
     if model != "8b":
         return times
     shares = {f"A in {INTERVALS[i]}, overall": Target(share, "fitted", 3.0) for i, share in enumerate(FIGURE2A)}
-    return shares | times
+    drawn = {f"A in {INTERVALS[i]}, {name}": Target(None, "predicted", None) for name in BENCHMARKS for i in range(3)}
+    return shares | drawn | times
 
 
 def figure3(model: str) -> Targets:
@@ -155,6 +163,18 @@ def repository(model: str) -> Targets:
     return {**lengths, **full, **holds, **served, **memory, **worth, **told, **behind}
 
 
+def figure5() -> Targets:
+    """Lines of fixed blocks and of RecGuide, which the paper only draws: what it says of them are claims."""
+    lines: dict[str, Kind] = {f"B = {size}": "predicted" for size in BLOCK_SIZES}
+    lines |= {"RecGuide": "predicted", f"RecGuide, {FULL}": "reading"}
+    return {
+        f"{what}, {line}, C = {load}": Target(None, kind, None)
+        for line, kind in lines.items()
+        for load in HIGH_LOADS
+        for what in ("tokens/s", "tokens/s per request")
+    }
+
+
 def table4(model: str) -> Targets:
     """Predicted, within 10 points."""
     found: dict[str, Target] = {}
@@ -162,6 +182,8 @@ def table4(model: str) -> Targets:
         for category, sizes in {**shares, "overall": TABLE4_OVERALL[model][load]}.items():
             for size, share in zip(BLOCK_SIZES, sizes, strict=True):
                 found[f"B = {size}, C = {load}, {category}"] = Target(share, "predicted", 10.0)
+        for size, share in zip(BLOCK_SIZES, TABLE4_OVERALL[model][load], strict=True):
+            found[f"B = {size}, C = {load}, overall, {FULL}"] = Target(share, "reading", None)
     return found
 
 
@@ -179,7 +201,7 @@ def table5(model: str) -> Targets:
 def table6(model: str) -> Targets:
     """The same of fixed blocks."""
     speed = {name: row[model] for name, row in TABLE6.items()}
-    ways = [("+ s_t", NO_DRAFTS), ("+ z_t", NO_DRAFTS), ("+ Bucketing", IN_ALL)]
+    ways = [("+ s_t", NO_DRAFTS), ("+ z_t", NO_DRAFTS), ("+ Bucketing", FULL)]
     return _ablation(speed, "Fixed Block") | {
         f"gain %, {name}, {way}": Target(100 * (speed[name] / speed["Fixed Block"] - 1), "reading", None)
         for name, way in ways

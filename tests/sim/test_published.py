@@ -68,3 +68,14 @@ def test_linear_self_speculation_at_one_request_has_the_throughput_it_was_inferr
         found = published.OVERALL_TAU[model]["LinearSS"] / seconds
         assert found == pytest.approx(published.TABLE5["LinearSS"][model], rel=1e-3)
         assert forwards_alone(model).costs().round_curve(16, 1)(0) == pytest.approx(2e-3 * FORWARD_MS[model][16][0])
+
+
+def test_a_bucket_of_a_third_of_the_requests_takes_most_of_the_time_of_all() -> None:
+    """The shares that ``reasons`` and docs/reproduce.md tell of 8B at B = 16."""
+
+    def ms(size: int, count: float) -> float:
+        return float(np.interp(count, LOADS, FORWARD_MS["8b"][size]))
+
+    for count, share, three in ((8, 0.74, 2.2), (32, 0.71, 2.2), (128, 0.44, 1.4)):
+        assert ms(16, count / 3) / ms(16, count) == pytest.approx(share, abs=0.005)
+        assert sum(ms(size, count / 3) for size in BLOCK_SIZES) / ms(16, count) == pytest.approx(three, abs=0.05)

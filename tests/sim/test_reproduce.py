@@ -2,6 +2,7 @@ import json
 import os
 import subprocess
 import sys
+from collections import defaultdict
 from pathlib import Path
 
 import profiles
@@ -9,13 +10,15 @@ import pytest
 from strategies import random_trace
 
 from recguide.sim.costs import read_profile
-from recguide.sim.paper.entries import Claim, Entry, Section, joined
+from recguide.sim.paper.crowds import BUCKETS_FULL, RUNS
+from recguide.sim.paper.entries import OURS_ALONE, Claim, Entry, Reason, Section, joined
 from recguide.sim.paper.page import cells, document, page, table_of
+from recguide.sim.paper.published import MODELS
 from recguide.sim.paper.reasons import REASONS
-from recguide.sim.paper.reproduce_run import chosen, study_of
-from recguide.sim.paper.sections import CLAIMS, NAMES, Study, section
+from recguide.sim.paper.reproduce_run import chosen, said, study_of
+from recguide.sim.paper.sections import CLAIMS, NAMES, Study, section, targets_of
 from recguide.sim.paper.subjects import Subject, alone, recorded_subject
-from recguide.sim.paper.targets import Target
+from recguide.sim.paper.targets import FULL, Target
 from recguide.sim.policies import ar, fixed
 from recguide.sim.results import as_json
 from recguide.traces.files import write_trace
@@ -44,7 +47,9 @@ def test_a_figure_misses_when_it_differs_by_more_than_was_promised() -> None:
     assert far.share == pytest.approx(0.11)
     assert not Entry("x", None, 3.0, None, None).missed
     assert not Entry("x", Target(10.0, "predicted", None), 99.0, None, None).missed
+    told = Section("table2", "8b", "Table 2", "x", [near, far], reasons=[Reason("y", "not this"), Reason("x", "this")])
     assert cells(far)[1:8] == ["10.00", "11.10", "+1.10", "+11.0", "", "predicted", "miss"]
+    assert page([told], {}).count("miss, why: 2</td>") == 1
 
 
 def test_what_only_the_paper_has_is_told_too() -> None:
@@ -68,18 +73,51 @@ def test_every_table_is_computed_and_every_miss_has_its_reason(name: str, study:
     apart = [entry for entry in found.entries if "mt-bench" in entry.name]
     assert bool(apart) == (name == "table2")
     assert all(entry.ours is None and entry.recorded is not None for entry in apart)
-    if found.missed or not all(claim.holds for claim in found.claims):
-        assert found.reasons == REASONS[name]
-        assert found.reasons
-    kinds = {entry.target.kind for entry in found.entries if entry.target}
-    assert kinds <= {"input", "fitted", "predicted", "reading"}
-    assert all(
-        entry.target.within is None for entry in found.entries if entry.target and entry.target.kind == "reading"
-    )
-    assert name == "fig5" or kinds
+    assert not found.unexplained
+    assert bool(found.reasons) == bool(found.missed or found.failing)
+    assert {entry.kind for entry in found.entries} <= {"input", "fitted", "predicted", "reading", OURS_ALONE}
+    # whatever stands beside is in no tally
+    beside = [entry.target for entry in found.entries if entry.target and entry.kind == "reading"]
+    assert all(target.within is None for target in beside)
+    assert any(entry.target for entry in found.entries)
     with_recorded = [entry for entry in found.entries if entry.recorded is not None]
     assert with_recorded
     assert table_of(found).row_count <= len(found.entries) + len(found.claims)
+
+
+@pytest.mark.parametrize("model", MODELS)
+@pytest.mark.parametrize("name", NAMES)
+def test_whatever_may_miss_has_a_reason_before_it_does(name: str, model: str) -> None:
+    bound = [figure for figure, target in targets_of(name, model).items() if target.within and target.kind != "input"]
+    claimed = [claim.text for claim in CLAIMS[name](defaultdict(lambda: 1.0))] if name in CLAIMS else []
+    told = Section(name, model, name, "x", [], reasons=REASONS[name])
+    assert bound or claimed or (name, model) in {("table1", "14b"), ("fig2", "14b"), ("fig3", "14b")}
+    assert [each for each in [*bound, *claimed] if not told.why(each)] == []
+
+
+def test_a_miss_without_a_reason_is_told_as_such() -> None:
+    far = Entry("x", Target(10.0, "predicted", 1.0), 12.0, None, None)
+    wrong = Claim("one is ahead", False, "predicted", "1, 2")
+    made = Section("fig5", "8b", "Figure 5", "x", [far], [wrong], [Reason("ahead", "why")])
+    assert made.unexplained == ["x"]
+    assert "unexplained: fig5 8b: x" in said([made])
+    assert "miss, unexplained" in page([made], {})
+
+
+def test_c_counts_requests_in_flight_and_full_buckets_stand_beside(study: Study) -> None:
+    assert RUNS["+ Bucketing"] == ("s, z", "bucket")
+    assert RUNS[BUCKETS_FULL] == ("s, z", "full")
+    runs = study.paper.once("high load", lambda _: pytest.fail("served before"))
+    for load in (2, 8, 32):
+        counted, beside = (runs[name, load]["gsm8k"].run for name in ("+ Bucketing", BUCKETS_FULL))
+        assert counted.steps["in_flight"].max() == load
+        assert beside.steps["in_flight"].max() == 3 * load
+    for name in ("table4", "table6", "fig5"):
+        entries = section(name, study).entries
+        full = [entry for entry in entries if FULL in entry.name]
+        assert full
+        assert {entry.kind for entry in full} <= {"reading", OURS_ALONE}
+        assert all(not entry.missed for entry in full)
 
 
 def test_the_page_is_the_same_every_time_and_holds_every_figure(study: Study) -> None:
@@ -94,10 +132,12 @@ def test_the_page_is_the_same_every_time_and_holds_every_figure(study: Study) ->
 
 
 def test_claims_are_told_whether_they_hold() -> None:
-    made = Section("fig5", "8b", "Figure 5", "x", [], [Claim("one is ahead", False, "predicted", "1, 2")], ["why"])
+    made = Section(
+        "fig5", "8b", "Figure 5", "x", [], [Claim("one is ahead", False, "predicted", "1, 2")], [Reason("", "so")]
+    )
     text = page([made], {})
-    assert "does not hold" in text
-    assert '<p class="reason">why</p>' in text
+    assert "<b>does not hold</b>, why: 1" in text
+    assert '<p class="reason">1. so</p>' in text
 
 
 def test_a_step_of_an_ablation_that_ties_is_not_faster() -> None:
