@@ -19,10 +19,10 @@ recguide() { (cd "$HERE" && "$PYTHON" "$ROOT/scripts/gpu/command.py" "$@"); }
 
 # a run that has begun goes to its end
 : "${MARGIN:=15}" "${REPORT:=complete}" "${PROFILE_SECONDS:=}" "${REPEATS:=3}" "${STEADY:=1.25}"
-: "${LEVELS:=1,2,4,8,16,32,64,128}" "${HELD_OUT:=20 40 80}" "${APART_AT:=8 64}"
+: "${LEVELS:=1,2,4,8,16,32,64,128}" "${HELD_OUT:=20 40 80}" "${APART_AT:=8 64}" "${HELD_POLICIES:=}"
 BLOCKS="8 16 32" EFFORT="--steady-seconds $STEADY --anchor fixed:16@16 --pin"
 # above its switch regime is adaptive, and overlap is for a few requests
-FEW="overlap@1,2,4 regime:file=policy.json@${REGIME_AT:=1,2,4,8,32}"
+FEW="overlap@1,2,4 regime:file=policy.json@${REGIME_AT:=1,2,4,8,32} joint:joint.json@${JOINT_AT:=1,2,4,8,32}"
 PROMPTS=""; for name in gsm8k math500 aime2025 humaneval mbpp livecodebench ifeval mmlu_stem mt_bench; do
   PROMPTS="$PROMPTS --dataset-path $HELD/data/prompts/$name.jsonl"
 done
@@ -68,7 +68,8 @@ fi
 SIZES=$(echo $BLOCKS | tr ' ' ,)
 # a toy trace has too few rounds to fit anything to
 [ "$TOY" ] || [ -f "$HERE/policy.json" ] || recguide fit --trace "$TRACE" --profile "$PROFILE" $CROSS \
-  --block-sizes "$SIZES" $(for name in $FITTED; do echo --dataset "$name"; done) --max-concurrency "$LEVELS" --output policy.json
+  --block-sizes "$SIZES" $(for name in $FITTED; do echo --dataset "$name"; done) --max-concurrency "$LEVELS" \
+  --joint joint.json --output policy.json
 
 pack() {
   rm -rf "$WORK/packed"; mkdir "$WORK/packed"
@@ -88,8 +89,9 @@ fi
 
 FIXED=$(for size in $BLOCKS; do echo "fixed:$size"; done)
 ALL="ar $FIXED $EACH"; [ "$TOY" ] || FEW="$FEW recipe${RECIPE_AT:+@$RECIPE_AT}"
-MORE=$(for count in $HELD_OUT; do for policy in $ALL; do echo "$policy@$count"; done; done
-  for count in $APART_AT; do for data in $APART; do for policy in $ALL; do echo "$policy@$count@$data"; done; done; done)
+MORE=$(for count in $HELD_OUT; do for policy in ${HELD_POLICIES:-$ALL}; do echo "$policy@$count"; done; done
+  for count in $APART_AT; do for data in $APART; do for policy in ${HELD_POLICIES:-$ALL}; do
+    echo "$policy@$count@$data"; done; done; done)
 STATUS=0 LEFT=$((END - SECONDS - MARGIN))
 [ $LEFT -gt 0 ] || { echo "validate.sh: no time is left, the same call goes on"; exit; }
 recguide measure "$MODEL" --trace "$TRACE" --profile "$PROFILE" --output-dir . --max-concurrency "$LEVELS" \
