@@ -5,6 +5,7 @@ import time
 from collections.abc import Mapping, Sequence
 from dataclasses import astuple, dataclass, field
 from datetime import UTC, datetime
+from functools import partial
 from typing import Any
 
 import typer
@@ -15,10 +16,10 @@ from recguide.engine.bench_match_command import MatchOptions
 from recguide.engine.environment import command_line, machine_of
 from recguide.engine.loading import LoadedModel, open_model
 from recguide.engine.matching import Divergence, Run, divergences, noise_of, row_of
-from recguide.engine.model import Decoder
 from recguide.engine.policyof import costs_of, policy_of
 from recguide.engine.requests import Live, Wish
-from recguide.engine.rereading import Ruler, Shape, Text
+from recguide.engine.rereading import Reading, Ruler, Shape, Text, reread
+from recguide.engine.served_reading import reread_served
 from recguide.engine.serving import EngineConfig
 from recguide.engine.turning import TurningEngine
 from recguide.sim.batching import batching_named
@@ -74,7 +75,7 @@ def run(options: MatchOptions) -> bool:
     tokens = sum(len(text.output) for text in texts)
     _say(f"{tokens} tokens in {seconds:.1f} s, now they are read again")
     shapes = _shapes(options)
-    ruler = Ruler(bench.model.decoder, _in_fp32(bench.model.decoder), texts, shapes)
+    ruler = _ruler(bench, texts, shapes)
     _say(f"read in {len(shapes)} shapes, and in fp32")
     write_json(options.output, document := _document(bench, ruler))
     for name, concurrency in _points(options):
@@ -127,10 +128,12 @@ def _shapes(options: MatchOptions) -> list[Shape]:
     return list(dict.fromkeys(Shape(*shape) for shape in ((many, size), (many, 1), (few, size), (few, 1))))
 
 
-def _in_fp32(decoder: Decoder) -> Decoder:
-    exact = copy.deepcopy(decoder)
+def _ruler(bench: Bench, texts: Sequence[Text], shapes: Sequence[Shape]) -> Ruler:
+    """Texts read by the engine's own forwards, and by the same weights in fp32."""
+    decoder, exact = bench.model.decoder, copy.deepcopy(bench.model.decoder)
     exact.float()
-    return exact
+    served = [Reading(decoder, partial(reread_served, bench.engine), texts, shape) for shape in shapes]
+    return Ruler(texts, served, Reading(exact, partial(reread, exact), texts, shapes[0]))
 
 
 def _points(options: MatchOptions) -> list[tuple[str, int]]:

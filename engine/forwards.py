@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F  # noqa: N812
 
-from recguide.engine.batches import Fill, batch_of
+from recguide.engine.batches import Batch, Fill, batch_of
 from recguide.engine.clocks import Stopwatch
 from recguide.engine.fused import fused_hidden, turns_at
 from recguide.engine.graphs import recorded
@@ -87,10 +87,7 @@ class Forwards:
         had none. Without ``graph`` none is used or made: for shapes that hardly ever come back.
         """
         batch = batch_of(pieces)
-        exact = shape_of(batch, self.cache.page_size, fill is not None)
-        if exact.pages > self.most_pages:
-            self._grow(exact.pages)
-        shape = exact.rounded(self.most_pages, self.sizes) if self.rounded else exact
+        shape = self.shape_for(batch, fill is not None)
         if shape.scores > len(self._best) and self._keeps(shape):
             self._enlarge(shape.scores)
         inputs = self.inputs(shape)
@@ -99,7 +96,14 @@ class Forwards:
         self.watch.run(lambda: self._launch(inputs, graph))
         inputs.launched()
         self._last = inputs
-        return inputs.found[:, : exact.scores]
+        return inputs.found[:, : len(batch.frame.scored)]
+
+    def shape_for(self, batch: Batch, filled: bool = False) -> Shape:
+        """What the forward of a batch is filled up to."""
+        exact = shape_of(batch, self.cache.page_size, filled)
+        if exact.pages > self.most_pages:
+            self._grow(exact.pages)
+        return exact.rounded(self.most_pages, self.sizes) if self.rounded else exact
 
     def read(self, *statistics: Tensor) -> Scores:
         """Fetch what forwards found, one below the other, which waits for the device."""

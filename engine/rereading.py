@@ -4,7 +4,7 @@ In exact arithmetic a text's logits are what they are, however many requests and
 rounded differently from shape to shape, so that a token may win here by as little as it loses there.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -37,12 +37,16 @@ class Shape(NamedTuple):
     tokens: int
 
 
-class Reading:
-    """Texts as one decoder reads them in one shape: hidden states ``[output tokens, hidden]`` of each."""
+Reader = Callable[[Sequence[Text], int], list[Tensor]]
+"""Hidden states ``[output tokens, hidden]`` that pick each text's output, so many tokens of each text a forward."""
 
-    def __init__(self, decoder: Decoder, texts: Sequence[Text], shape: Shape) -> None:
+
+class Reading:
+    """Texts as they are read in one shape; ``decoder`` makes logits of hidden states."""
+
+    def __init__(self, decoder: Decoder, reader: Reader, texts: Sequence[Text], shape: Shape) -> None:
         self.decoder, self.shape = decoder, shape
-        self.hidden = [hidden for group in _groups(texts, shape) for hidden in reread(decoder, group, shape.tokens)]
+        self.hidden = [hidden for group in _groups(texts, shape) for hidden in reader(group, shape.tokens)]
 
     def __len__(self) -> int:
         return len(self.hidden)
@@ -81,7 +85,7 @@ def _steps(texts: Sequence[Text], tokens: int) -> int:
 
 @torch.no_grad()
 def reread(decoder: Decoder, texts: Sequence[Text], tokens: int) -> list[Tensor]:
-    """Hidden states ``[output tokens, hidden]`` that pick each text's output, ``tokens`` of each text a forward."""
+    """A :data:`Reader` without an engine."""
     device, steps = decoder.device, _steps(texts, tokens)
     width = max(len(text.prompt) for text in texts)
     prompts, lengths = pad([text.prompt for text in texts], width)
@@ -107,14 +111,13 @@ def reread(decoder: Decoder, texts: Sequence[Text], tokens: int) -> list[Tensor]
 class Ruler:
     """Gaps between logits of a reference's texts, and the noise that they have.
 
-    The first of the shapes reads all texts. ``exact`` is the same reading by the same weights in fp32.
+    ``readings`` are in the served precision, of which the first one, as ``exact``, the one in fp32, is of all texts.
     """
 
-    def __init__(self, decoder: Decoder, exact: Decoder, texts: Sequence[Text], shapes: Sequence[Shape]) -> None:
-        self.texts = texts
-        self.readings = [Reading(decoder, texts, shape) for shape in shapes]
-        self.exact = Reading(exact, texts, shapes[0])
-        self.noise, self.exact_noise = [], []
+    def __init__(self, texts: Sequence[Text], readings: Sequence[Reading], exact: Reading) -> None:
+        self.texts, self.readings, self.exact = texts, readings, exact
+        self.noise: list[Floats] = []
+        self.exact_noise: list[Floats] = []
         for row in range(len(texts)):
             between, off = self._noise(row)
             self.noise.append(between)

@@ -1,16 +1,21 @@
 """`recguide bench match`: outputs against those of one-token decoding, and what it says where they part."""
 
 import json
+from functools import partial
 
 import numpy as np
 import pytest
 import torch
+from engines import GRID, POLICIES
 from tiny import TINY, tiny_model
 
 from recguide.engine.attention import causal_mask
 from recguide.engine.decode import autoregressive
 from recguide.engine.matching import Run, divergences, first_difference, noise_of, row_of
-from recguide.engine.rereading import Reading, Ruler, Shape, Text
+from recguide.engine.rereading import Reading, Ruler, Shape, Text, reread
+from recguide.engine.served_reading import reread_served
+from recguide.engine.serving import Engine, EngineConfig
+from recguide.sim.memory import Limits
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 ASKED = [[4, 5, 6], [8, 10, 9, 4], [5, 1, 5, 1, 9, 9, 8], [9]]
@@ -38,9 +43,19 @@ def logits_of(decoder, text):
     return logits
 
 
+def ruler_of(decoder, exact, texts, shapes):
+    readings = [Reading(decoder, partial(reread, decoder), texts, shape) for shape in shapes]
+    return Ruler(texts, readings, Reading(exact, partial(reread, exact), texts, shapes[0]))
+
+
+@pytest.mark.parametrize("rounded", [None, False, True])
 @pytest.mark.parametrize("shape", SHAPES)
-def test_texts_are_read_as_in_one_pass_whatever_the_shape(decoder, texts, shape) -> None:
-    reading = Reading(decoder, texts, shape)
+def test_texts_are_read_as_in_one_pass_whatever_the_shape(decoder, texts, shape, rounded) -> None:
+    reader = partial(reread, decoder)
+    if rounded is not None:
+        config = EngineConfig(GRID, Limits(8, None, 4, 4, 60), 80, rounded=rounded)
+        reader = partial(reread_served, Engine(decoder, POLICIES["fixed:8"], config))
+    reading = Reading(decoder, reader, texts, shape)
     assert len(reading) == len(texts)
     for row, text in enumerate(texts):
         wanted = logits_of(decoder, text)
@@ -56,9 +71,8 @@ def test_texts_are_read_as_in_one_pass_whatever_the_shape(decoder, texts, shape)
 def test_a_reading_is_of_the_first_texts_where_all_would_take_too_long(decoder, texts, monkeypatch) -> None:
     monkeypatch.setattr("recguide.engine.rereading.MOST_FORWARDS", 28)
     assert [len(text.output) for text in texts] == [19, 10, 16, 4]
-    assert len(Reading(decoder, texts, Shape(1, 1))) == 1
-    assert len(Reading(decoder, texts, Shape(2, 1))) == 2
-    assert len(Reading(decoder, texts, Shape(4, 8))) == 4
+    for shape, count in ((Shape(1, 1), 1), (Shape(2, 1), 2), (Shape(4, 8), 4)):
+        assert len(Reading(decoder, partial(reread, decoder), texts, shape)) == count
 
 
 @pytest.mark.parametrize(
@@ -70,7 +84,7 @@ def test_outputs_part_where_they_first_differ(reference, found, place) -> None:
 
 
 def test_a_wrong_token_is_further_off_than_noise(decoder, texts) -> None:
-    ruler = Ruler(decoder, decoder, texts, SHAPES)
+    ruler = ruler_of(decoder, decoder, texts, SHAPES)
     outputs = {row: list(text.output) for row, text in enumerate(texts)}
     assert divergences(ruler, outputs) == []
     logits = logits_of(decoder, texts[2])[6]
@@ -91,7 +105,7 @@ def test_a_wrong_token_is_further_off_than_noise(decoder, texts) -> None:
 
 def test_noise_is_how_far_apart_readings_are(decoder, texts) -> None:
     coarse = tiny_model(3, 0).decoder.bfloat16()
-    ruler = Ruler(coarse, decoder, texts, [Shape(4, 8), Shape(1, 1)])
+    ruler = ruler_of(coarse, decoder, texts, [Shape(4, 8), Shape(1, 1)])
     noise, exact_noise = noise_of(ruler, set())
     assert 0 < exact_noise["p50"] < exact_noise["max"] < 10
     first, second = ruler.readings
