@@ -58,8 +58,9 @@ case $PART in
         --policy overlap:B=16@1 --policy recipe@2,8,32,64 --policy "adaptive:$POLICY@2,8,32,64"
     fi ;;
   smollm2)
-    LOAD="smollm2-135m --adapter smollm2-135m --num-prompts 32 --output-len 256 --requests-each 4 --least-requests 32"
-    for name in gsm8k humaneval ifeval mt_bench; do LOAD="$LOAD --dataset-path $HELD/data/prompts/$name.jsonl"; done
+    for name in gsm8k humaneval ifeval mt_bench; do head -n 8 "$HELD/data/prompts/$name.jsonl"; done > "$WORK/mixed.jsonl"
+    LOAD="smollm2-135m --adapter smollm2-135m --dataset-path $WORK/mixed.jsonl --output-len 256"
+    LOAD="$LOAD --requests-each 4 --least-requests 32"
     OURS="$LOAD" LOAD="$LOAD --set max_total_tokens=32768 $BOUND"
     [ ! "$TOY" ] || LOAD="$LOAD --dtype fp32 --device cpu"
     [ $# -gt 0 ] || set -- --max-concurrency 1,8 --policy sglang:ar --policy fixed:16 --policy overlap:B=16 ;;
