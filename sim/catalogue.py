@@ -31,7 +31,7 @@ from recguide.sim.rounds import Rounds, rounds_of
 from recguide.sim.tidar import Tidar
 from recguide.sim.tiers import read_tiers, tiered
 from recguide.sim.trimmed import Ragged
-from recguide.traces.dense import DenseTrace
+from recguide.traces.dense import DenseTrace, differ
 from recguide.traces.errors import InputError
 
 Maker = Callable[[str, Rounds, CostModel], Policy]
@@ -146,7 +146,10 @@ def fitting(path: str, rounds: Rounds, costs: CostModel, usage: str = "adaptive:
 
 
 def checked_fit(path: str, fitted: Adaptive, rounds: Rounds, costs: CostModel) -> Adaptive:
-    """The same policy; InputError unless it was fitted to this model, profile and GPU, and its blocks were recorded."""
+    """The same policy; InputError unless it was fitted to this model, profile and GPU, and its blocks were recorded.
+
+    Weights are compared where both say theirs.
+    """
     for size in fitted.candidates:
         rounds.check(size)
     profile = fitted.provenance.get("profile", {})
@@ -157,6 +160,9 @@ def checked_fit(path: str, fitted: Adaptive, rounds: Rounds, costs: CostModel) -
     ):
         if made != here:
             raise InputError(f"{path}: {what}: fitted to {made!r}, but found {here!r}; `recguide fit` makes another")
+    if differ(fitted.weights_sha256, rounds.weights_sha256):
+        told = f"fitted to {fitted.weights_sha256[:16]}, but the trace has {rounds.weights_sha256[:16]}"
+        raise InputError(f"{path}: weights_sha256: {told}; `recguide fit` makes another")
     return fitted
 
 

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from recguide.sim.costs import DECODE, ROUND, CostModel, Profile
 from recguide.sim.curves import Curve
 from recguide.sim.sweep import MOSTLY, Point, place_of
-from recguide.traces.dense import DenseTrace
+from recguide.traces.dense import DenseTrace, differ
 from recguide.traces.errors import InputError
 
 FLAT = 1.05
@@ -15,8 +15,6 @@ TOLERANCE = 1.05
 """Of the ceiling: forwards are medians of measurements."""
 COMPARED = {"weights_sha256": True, "adapter_sha256": True, "dtype": False}
 """What trace and profile should share, and whether it is refused if they do not."""
-UNKNOWN = ("", "none", "unknown")
-SAME = {"bfloat16": "bf16", "float16": "fp16", "float32": "fp32"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,12 +56,6 @@ def _stale(trace: DenseTrace, profile: Profile) -> list[Finding]:
                 Finding(f"{profile.path}: {field}: found {profiled[:16]}, but the trace has {recorded[:16]}", refuses)
             )
     return found
-
-
-def differ(one: str, other: str) -> bool:
-    """Whether both say something, and not the same."""
-    silent = one.lower() in UNKNOWN or other.lower() in UNKNOWN
-    return not silent and SAME.get(one, one) != SAME.get(other, other)
 
 
 def _flat(profile: Profile) -> list[Finding]:

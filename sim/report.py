@@ -19,12 +19,13 @@ from recguide.sim.charts import (
     share_keys,
     shares_figure,
 )
-from recguide.sim.guards import COMPARED, differ
+from recguide.sim.guards import COMPARED
 from recguide.sim.levels import Level, level_of, levels_of
 from recguide.sim.pages import html_page
 from recguide.sim.pareto import crossover, hypervolume
 from recguide.sim.surface import Surface
 from recguide.sim.sweep import BASELINE, Point, frontier
+from recguide.traces.dense import differ
 
 Shares = Mapping[tuple[str, Level], Mapping[str, Mapping[int, float]]]
 """By policy and level, by dataset, by block size."""

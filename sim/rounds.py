@@ -73,6 +73,8 @@ class Rounds:
     """Whose drafts they are."""
     drafts: Mapping[Key, FlatDrafts]
     """Of the views and block sizes that someone asked for."""
+    weights_sha256: str = ""
+    """Of the model; empty where nobody says."""
 
     def within(self, max_context: int) -> "Rounds":
         """The same rounds where the cache of a request, and so its block, ends earlier."""
@@ -101,6 +103,7 @@ class Rounds:
             np.asarray(self.entropy),
             self.model,
             {key: drafts.in_memory() for key, drafts in self.drafts.items()},
+            self.weights_sha256,
         )
 
     def check(self, block_size: int) -> None:
@@ -127,6 +130,7 @@ def rounds_of(trace: DenseTrace, keys: Iterable[Key] = ()) -> Rounds:
     emitted = {size: emitted_lens(lens.astype(np.int64), left) for size, lens in accepted.items()}
     unlimited = int(prompts.max() + outputs.max()) + grid[-1]
     entropy = with_ends([request.entropy.astype(np.float64) for request in trace.requests])
-    known = trace.provenance.max_output_tokens, entropy, trace.provenance.model, flat_drafts(trace, keys)
+    origin = trace.provenance
+    known = origin.max_output_tokens, entropy, origin.model, flat_drafts(trace, keys), origin.weights_sha256
     whole = Rounds(grid, first, prompts, outputs, accepted, emitted, left == 0, None, unlimited, *known)
-    return replace(whole.within(trace.provenance.max_context), max_context=trace.provenance.max_context)
+    return replace(whole.within(origin.max_context), max_context=origin.max_context)

@@ -17,6 +17,8 @@ VIEWS = ("seeded", "continuation")
 FINISH_REASONS = ("eos", "length")
 BLOCK_SIZE_RANGE = (2, 32)
 MASKS = ("match", "second", "second_no_eos")
+UNKNOWN = ("", "none", "unknown")
+SAME = {"bfloat16": "bf16", "float16": "fp16", "float32": "fp32"}
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -125,3 +127,9 @@ def is_risky(margin: NDArray[np.uint8], delta: float) -> NDArray[np.bool_]:
     if not 0 < steps < 256 or steps != int(steps):
         raise InputError(f"delta is {delta}; allowed: multiples of 1/256 between 0 and 1")
     return margin < np.uint8(steps)
+
+
+def differ(one: str, other: str) -> bool:
+    """Whether both of two hashes or dtypes say something, and not the same."""
+    silent = one.lower() in UNKNOWN or other.lower() in UNKNOWN
+    return not silent and SAME.get(one, one) != SAME.get(other, other)

@@ -10,11 +10,11 @@ from rich.table import Table
 
 from recguide.sim.campaigns import Campaign, PointKey, read_campaign
 from recguide.sim.costs import Profile, read_profile, resolve_profile
-from recguide.sim.guards import check_sources, differ, settle
+from recguide.sim.guards import check_sources, settle
 from recguide.sim.measurement import ALL, Measurement, served_path
 from recguide.sim.sweep_run import title_of
 from recguide.traces.checks import require
-from recguide.traces.dense import DenseTrace
+from recguide.traces.dense import DenseTrace, differ
 from recguide.traces.documents import as_json, write_text
 from recguide.traces.errors import InputError
 from recguide.traces.files import read_trace, read_traces

@@ -138,6 +138,8 @@ def spoiled(path: Path, field: str, value: object) -> Path:
         ("low_load", {"block_size": 16, "delta": 0.5, "switch": -1}, "low_load: switch: found -1, allowed: "),
         ("model", "other", "trace's model: fitted to 'other', but found 'tiny'"),
         ("provenance.profile.gpu", "B200", "profile's GPU: fitted to 'B200', but found ''"),
+        ("provenance.profile.model", "other", "profile's model: fitted to 'other', but found ''"),
+        ("weights_sha256", "c" * 64, f"weights_sha256: fitted to {'c' * 16}, but the trace has {'a' * 16}"),
     ],
     ids=lambda value: str(value)[:20],
 )

@@ -27,6 +27,17 @@ def test_the_search_is_never_worse_than_any_price_on_its_grid_or_off_it(table: t
         assert best >= achieved(of, cost, rho) - 1e-6
 
 
+@given(tables)
+def test_no_price_between_two_changes_of_a_decision_is_better(table: tuple) -> None:
+    of, cost = table
+    pairs = itertools.combinations(range(len(cost)), 2)
+    changes = [((of.value[:, j] - of.value[:, i]) / (cost[j] - cost[i])).tolist() for i, j in pairs]
+    ends = [0.0, *sorted(price for prices in changes for price in prices if price > 0)]
+    best = achieved(of, cost, search(of, cost))
+    for low, high in itertools.pairwise([*ends, ends[-1] + 2]):
+        assert best >= achieved(of, cost, (low + high) / 2) - 1e-6
+
+
 @given(truthful)
 def test_where_the_tables_are_true_no_choice_of_block_sizes_achieves_more(table: tuple) -> None:
     of, cost = table
