@@ -18,7 +18,7 @@ from recguide.engine.bench_load import BenchLoad, load_of
 from recguide.engine.bench_sglang_command import BASELINES, SglangOptions
 from recguide.engine.environment import chosen_device, command_line, machine_of
 from recguide.engine.measure_run import trace_identity
-from recguide.engine.sglang_client import Asked, Run
+from recguide.engine.sglang_client import Asked, Run, Seen
 from recguide.engine.sglang_jobs import log_of, serve_all
 from recguide.engine.sglang_options import plan_of
 from recguide.engine.sglang_seen import client_figures, client_run, read_seen, same_outputs, server_figures
@@ -188,8 +188,15 @@ def _entry(bench: Bench, job: Job, number: int, known: Mapping[int, list[int]]) 
     if logged.exists():
         document |= _kept(bench, job.name, served, repeat, logged)
     path = options.result_dir / name_of(job.name, ALL, served.concurrency, repeat).replace(SUFFIX, ".figures.json")
-    write_json(path, detailed(client, document))
+    write_json(path, {**detailed(client, document), **_said(bench, seen)})
     return document
+
+
+def _said(bench: Bench, seen: Sequence[Seen]) -> dict[str, Any]:
+    """What was answered to which prompts; what random weights say is of no use to anybody."""
+    if bench.load.judge is not None:
+        return {}
+    return {"rows": [each.row for each in seen], "output_ids": [each.output for each in seen]}
 
 
 def _about(bench: Bench, name: str) -> dict[str, Any]:

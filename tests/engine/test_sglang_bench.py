@@ -45,6 +45,12 @@ def test_runs_are_measured_kept_and_replayed(recguide: Recguide, folder: Path) -
     assert entries[POLICY, 1]["same_outputs"] == entries[POLICY, 3]["same_outputs"] == 1
     assert entries[POLICY, 3]["accept_length"] > 1
     assert entries[POLICY, 3]["mean_host_ms"] > 0
+    said = {}
+    for path in folder.glob("*-c3-*.figures.json"):
+        run = json.loads(path.read_text())
+        said[run["policy"]] = dict(zip(run["rows"], run["output_ids"], strict=True))
+    assert said[POLICY] == said["sglang:ar"]
+    assert {len(output) for output in said[POLICY].values()} == {24}
     _check_campaign(folder, entries)
 
 
