@@ -1,3 +1,4 @@
+import itertools
 import json
 import os
 import subprocess
@@ -9,6 +10,7 @@ import profiles
 import pytest
 from strategies import random_trace
 
+from recguide.sim.adaptive import adaptive
 from recguide.sim.costs import read_profile
 from recguide.sim.paper.crowds import BUCKETS_FULL, RUNS
 from recguide.sim.paper.entries import OURS_ALONE, Claim, Entry, Reason, Section, joined
@@ -17,7 +19,7 @@ from recguide.sim.paper.published import MODELS
 from recguide.sim.paper.reasons import REASONS
 from recguide.sim.paper.reproduce_run import chosen, said, study_of
 from recguide.sim.paper.sections import CLAIMS, NAMES, Study, section, targets_of
-from recguide.sim.paper.subjects import Subject, alone, recorded_subject
+from recguide.sim.paper.subjects import Subject, alone, recorded_subject, served
 from recguide.sim.paper.targets import FULL, Target
 from recguide.sim.policies import ar, fixed
 from recguide.sim.results import as_json
@@ -105,19 +107,15 @@ def test_a_miss_without_a_reason_is_told_as_such() -> None:
 
 
 def test_c_counts_requests_in_flight_and_full_buckets_stand_beside(study: Study) -> None:
-    assert RUNS["+ Bucketing"] == ("s, z", "bucket")
-    assert RUNS[BUCKETS_FULL] == ("s, z", "full")
-    runs = study.paper.once("high load", lambda _: pytest.fail("served before"))
-    for load in (2, 8, 32):
-        counted, beside = (runs[name, load]["gsm8k"].run for name in ("+ Bucketing", BUCKETS_FULL))
-        assert counted.steps["in_flight"].max() == load
-        assert beside.steps["in_flight"].max() == 3 * load
-    for name in ("table4", "table6", "fig5"):
-        entries = section(name, study).entries
-        full = [entry for entry in entries if FULL in entry.name]
-        assert full
-        assert {entry.kind for entry in full} <= {"reading", OURS_ALONE}
-        assert all(not entry.missed for entry in full)
+    trace, costs, policy = study.paper.of(["gsm8k"]), study.paper.costs, adaptive(study.paper.fitted)
+    for name, in_flight in (("+ Bucketing", 8), (BUCKETS_FULL, 3 * 8)):
+        said, batching = RUNS[name]
+        assert said == "s, z"
+        assert served(trace, costs, policy, 8, batching).run.steps["in_flight"].max() == in_flight
+    for name, model in itertools.product(("table4", "table6", "fig5"), MODELS):
+        beside = {figure: target for figure, target in targets_of(name, model).items() if FULL in figure}
+        assert beside
+        assert {(target.kind, target.within) for target in beside.values()} == {("reading", None)}
 
 
 def test_the_page_is_the_same_every_time_and_holds_every_figure(study: Study) -> None:
