@@ -93,8 +93,8 @@ def serve_all(jobs: Sequence[Job], limit: float, together: bool) -> bool:
             (job.folder / GO).touch()
             failures.append(Running(job).failed(limit))
         return any(failures)
-    running = [Running(job) for job in jobs]
-    while not all(each.is_ready for each in running):
+    running, until = [Running(job) for job in jobs], time.monotonic() + limit
+    while time.monotonic() < until and not all(each.is_ready for each in running):
         time.sleep(POLL_S)
     for job in jobs:
         (job.folder / GO).touch()

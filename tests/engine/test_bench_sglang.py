@@ -1,7 +1,9 @@
 """What `recguide bench sglang` does without SGLang: its options, its engines' arguments, and what clients saw."""
 
 import json
-from dataclasses import replace
+import os
+import time
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
@@ -16,6 +18,7 @@ from recguide.engine.export import export
 from recguide.engine.loading import LoadedModel
 from recguide.engine.requests import Wish
 from recguide.engine.sglang_client import Seen
+from recguide.engine.sglang_jobs import serve_all
 from recguide.engine.sglang_seen import client_figures, client_run, same_outputs
 from recguide.engine.sglang_server import Place, arguments_of, model_of
 from recguide.engine.shapes import random_decoder
@@ -120,3 +123,27 @@ def test_what_cannot_be_is_refused_before_an_engine_starts(
     assert done.code == 2
     assert told in done.stderr
     assert not (tmp_path / "out").exists()
+
+
+@dataclass(frozen=True)
+class Stuck:
+    """An engine that never gets ready."""
+
+    name: str
+    folder: Path
+
+    @property
+    def path(self) -> Path:
+        """Where its client finds nothing."""
+        return self.folder / "job.json"
+
+
+@pytest.mark.parametrize("together", [False, True])
+def test_engines_that_never_get_ready_are_ended_when_the_time_is_over(together, tmp_path, monkeypatch, capsys) -> None:
+    (tmp_path / "sglang.py").write_text("import time\ntime.sleep(120)\n")
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path), prepend=os.pathsep)
+    (tmp_path / "job.json").write_text("{}")
+    started = time.monotonic()
+    assert serve_all([Stuck("stuck", tmp_path)], 4, together)
+    assert time.monotonic() - started < 60
+    assert "stuck: stopped after 4 s" in capsys.readouterr().err
