@@ -46,7 +46,7 @@ fi
 BOUND="--set attention_backend=triton --set mem_fraction_static=0.95 --set log_level=info"
 case $PART in
   shape)
-    LOAD="$MODEL --force-acceptance $TRACE --requests-each 3 --least-requests 6 --set max_total_tokens=53248 $BOUND"
+    LOAD="$MODEL --force-acceptance $TRACE --profile nld-8b-h200 --requests-each 3 --least-requests 6 --set max_total_tokens=53248 $BOUND"
     if [ "$TOY" ]; then
       LOAD="tests/sglang_cpu/model --force-acceptance $TRACE --requests-each 2 --dtype fp32 --device cpu"
       [ $# -gt 0 ] || set -- --block-sizes 4,8 --policy sglang:ar@1 --policy fixed:8@1 --policy overlap:B=8@1,2
