@@ -148,7 +148,7 @@ def fitting(path: str, rounds: Rounds, costs: CostModel, usage: str = "adaptive:
 def checked_fit(path: str, fitted: Adaptive, rounds: Rounds, costs: CostModel) -> Adaptive:
     """The same policy; InputError unless it was fitted to this model, profile and GPU, and its blocks were recorded.
 
-    Weights are compared where both say theirs.
+    Weights and draft adapters are compared where both say theirs.
     """
     for size in fitted.candidates:
         rounds.check(size)
@@ -160,10 +160,19 @@ def checked_fit(path: str, fitted: Adaptive, rounds: Rounds, costs: CostModel) -
     ):
         if made != here:
             raise InputError(f"{path}: {what}: fitted to {made!r}, but found {here!r}; `recguide fit` makes another")
-    if differ(fitted.weights_sha256, rounds.weights_sha256):
-        told = f"fitted to {fitted.weights_sha256[:16]}, but the trace has {rounds.weights_sha256[:16]}"
-        raise InputError(f"{path}: weights_sha256: {told}; `recguide fit` makes another")
+    _check_state(path, fitted, rounds)
     return fitted
+
+
+def _check_state(path: str, fitted: Adaptive, rounds: Rounds) -> None:
+    adapter = str(fitted.provenance.get("trace", {}).get("adapter_sha256", ""))
+    for field, theirs, ours in (
+        ("weights_sha256", fitted.weights_sha256, rounds.weights_sha256),
+        ("adapter_sha256", adapter, rounds.adapter_sha256),
+    ):
+        if differ(theirs, ours):
+            told = f"fitted to {theirs[:16]}, but the trace has {ours[:16]}"
+            raise InputError(f"{path}: {field}: {told}; `recguide fit` makes another")
 
 
 def _regime(argument: str, rounds: Rounds, costs: CostModel) -> Policy:

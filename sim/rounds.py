@@ -75,6 +75,8 @@ class Rounds:
     """Of the views and block sizes that someone asked for."""
     weights_sha256: str = ""
     """Of the model; empty where nobody says."""
+    adapter_sha256: str = ""
+    """Of the draft adapter; empty where there is none, or nobody says."""
 
     def within(self, max_context: int) -> "Rounds":
         """The same rounds where the cache of a request, and so its block, ends earlier."""
@@ -104,6 +106,7 @@ class Rounds:
             self.model,
             {key: drafts.in_memory() for key, drafts in self.drafts.items()},
             self.weights_sha256,
+            self.adapter_sha256,
         )
 
     def check(self, block_size: int) -> None:
@@ -131,6 +134,7 @@ def rounds_of(trace: DenseTrace, keys: Iterable[Key] = ()) -> Rounds:
     unlimited = int(prompts.max() + outputs.max()) + grid[-1]
     entropy = with_ends([request.entropy.astype(np.float64) for request in trace.requests])
     origin = trace.provenance
-    known = origin.max_output_tokens, entropy, origin.model, flat_drafts(trace, keys), origin.weights_sha256
+    state = origin.weights_sha256, origin.adapter_sha256 or ""
+    known = origin.max_output_tokens, entropy, origin.model, flat_drafts(trace, keys), *state
     whole = Rounds(grid, first, prompts, outputs, accepted, emitted, left == 0, None, unlimited, *known)
     return replace(whole.within(origin.max_context), max_context=origin.max_context)

@@ -150,6 +150,17 @@ def test_a_file_that_does_not_fit_is_refused(tmp_path: Path, field: str, value: 
     assert str(path) in str(error.value)
 
 
+def test_a_file_for_another_draft_adapter_is_refused(tmp_path: Path) -> None:
+    rounds = rounds_of(random_trace(1, adapter_sha256="d" * 64))
+    path = spoiled(tmp_path / "policy.json", "provenance.trace.adapter_sha256", "c" * 64)
+    with pytest.raises(ValueError, match=f"adapter_sha256: fitted to {'c' * 16}, but the trace has {'d' * 16}; "):
+        make_policy(f"adaptive:{path}", rounds, COSTS)
+    # where either does not say, nothing is known
+    assert make_policy(f"adaptive:{path}", rounds_of(TRACE), COSTS)
+    path = spoiled(tmp_path / "policy.json", "provenance.trace.adapter_sha256", "d" * 64)
+    assert make_policy(f"adaptive:{path}", rounds, COSTS)
+
+
 def test_without_a_policy_file_the_way_to_one_is_named(tmp_path: Path) -> None:
     for name, error in (("adaptive", ValueError), (f"adaptive:{tmp_path}/none.json", FileNotFoundError)):
         with pytest.raises(error, match="`recguide fit`"):
