@@ -4,7 +4,8 @@
 
 Requests play a synthetic trace, as in measurements on a GPU. ``exposed`` is what a GPU would wait for: from the start
 of a step to its first forward, and from where what was found is asked for to the step's end; the rest runs beside
-forwards. Both are also told as multiples of a fixed piece of Python and small numpy calls, which tells machines apart.
+forwards. Both are also told without what playing the trace takes, which no server does (``own``, ``own exposed``), and
+as multiples of a fixed piece of Python and small numpy calls, which tells machines apart.
 """
 
 import argparse
@@ -27,6 +28,7 @@ from recguide.engine.clocks import Stopwatch
 from recguide.engine.forced import Forced
 from recguide.engine.forwards import Forwards
 from recguide.engine.policyof import costs_of, policy_of
+from recguide.engine.scores import Scores
 from recguide.engine.serving import Engine, EngineConfig
 from recguide.engine.shapes import random_decoder
 from recguide.sim.adaptive import adaptive
@@ -55,7 +57,25 @@ class Marks(Stopwatch):
 
     def restart(self) -> None:
         """A step begins."""
-        self.begun, self.asked, self.inside = 0.0, 0.0, 0.0
+        self.begun, self.asked, self.inside, self.played, self.played_late = 0.0, 0.0, 0.0, 0.0, 0.0
+
+    def played_by(self, ask: Callable[..., Scores]) -> Callable[..., Scores]:
+        """What a judge is asked for, in processor time of its own."""
+
+        def timed(*asked: object) -> Scores:
+            begin = time.process_time()
+            scores = ask(*asked)
+            took = time.process_time() - begin
+            self.played += took
+            self.played_late += took if self.asked else 0.0
+            return scores
+
+        return timed
+
+    def figures(self, begin: float, end: float) -> tuple[float, float, float, float]:
+        """Seconds of the host in a step, those that a device would wait for, and both without playing the trace."""
+        host, exposed = end - begin - self.inside, self.begun - begin + end - self.asked
+        return host, exposed, host - self.played, exposed - self.played_late
 
     def run(self, work: Callable[[], None]) -> None:
         """Do a forward."""
@@ -94,11 +114,13 @@ def fitted(trace: DenseTrace) -> Policy:
     return adaptive(fit_in_sample(some, costs, concurrencies=(128,)))
 
 
-def measured(point: str, steps: int, profiler: cProfile.Profile | None) -> tuple[float, float]:
-    """Seconds of the host in a round, and those of them that a device would wait for, where little else disturbs it."""
+def measured(point: str, steps: int, profiler: cProfile.Profile | None) -> list[float]:
+    """:meth:`Marks.figures` of a round where little else disturbs it."""
     count, name = int(point.split()[0]), point.split()[1]
     engine, judge = engine_for(name, count)
     marks, sent, found = Marks(engine.forwards, profiler), 0, []
+    for name in ("drafted", "verified"):
+        setattr(judge, name, marks.played_by(getattr(judge, name)))
     while len(found) < steps:
         while engine.in_flight < count:
             judge.send(engine, sent % len(judge.trace.requests))
@@ -114,9 +136,9 @@ def measured(point: str, steps: int, profiler: cProfile.Profile | None) -> tuple
         end = time.process_time()
         if profiler is not None:
             profiler.disable()
-        found.append((end - begin - marks.inside, marks.begun - begin + end - marks.asked))
-    host, exposed = np.quantile(found, QUIET, axis=0).tolist()
-    return host, exposed
+        found.append(marks.figures(begin, end))
+    quiet: list[float] = np.quantile(found, QUIET, axis=0).tolist()
+    return quiet
 
 
 def unit() -> float:
@@ -139,13 +161,17 @@ def main() -> None:
     parser.add_argument("--profile", type=int, default=0, metavar="ROWS")
     args = parser.parse_args()
     torch.set_num_threads(1)
-    print(f"{'C policy':18} {'host us':>8} {'exposed':>8} {'host / unit':>12} {'exposed / unit':>14}")
+    print(
+        f"{'C policy':18} {'host us':>8} {'exposed':>8} {'own':>8} {'own exposed':>12} "
+        f"{'host / unit':>12} {'exposed / unit':>14}"
+    )
     for point in args.points:
         profiler = cProfile.Profile() if args.profile else None
         before = unit()
-        host, exposed = measured(point, args.steps, profiler)
+        host, exposed, *own = measured(point, args.steps, profiler)
         one = (before + unit()) / 2
-        print(f"{point:18} {host * 1e6:8.0f} {exposed * 1e6:8.0f} {host / one:12.2f} {exposed / one:14.2f}", flush=True)
+        times = f"{host * 1e6:8.0f} {exposed * 1e6:8.0f} {own[0] * 1e6:8.0f} {own[1] * 1e6:12.0f}"
+        print(f"{point:18} {times} {host / one:12.2f} {exposed / one:14.2f}", flush=True)
         if profiler is not None:
             pstats.Stats(profiler).sort_stats("tottime").print_stats(args.profile)
 

@@ -4,9 +4,8 @@ A round is two forwards and one answer to the host, at its end. Requests of othe
 take part with their own size, without padding or filled up to the largest (section 5.3).
 """
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from itertools import repeat
 from typing import NamedTuple
 
 import numpy as np
@@ -46,8 +45,8 @@ class Part(NamedTuple):
 
     places: Sequence[int]
     lives: Sequence[Live]
-    seeds: list[int]
-    cached: list[int]
+    seeds: Ints
+    cached: Ints
     positions: Ints
     size: int
     draft_at: slice | Ints | None
@@ -63,8 +62,7 @@ def _parts(blocks: Blocks, seeds: Ints) -> Iterator[Part]:
     if len(set(blocks.sizes)) == 1:
         size, total = blocks.sizes[0], count * blocks.sizes[0]
         drafts, verifies = (None, slice(total)) if size == AR else (slice(total), slice(total, 2 * total))
-        own, cached = seeds.tolist(), blocks.cached.tolist()
-        yield Part(range(count), lives, own, cached, blocks.positions, size, drafts, verifies, ends_of(lives))
+        yield Part(range(count), lives, seeds, blocks.cached, blocks.positions, size, drafts, verifies, ends_of(lives))
         return
     sizes = np.array(blocks.sizes)
     drafted = np.where(sizes > AR, sizes, 0)
@@ -72,7 +70,7 @@ def _parts(blocks: Blocks, seeds: Ints) -> Iterator[Part]:
     verify_at = drafted.sum() + np.cumsum(sizes) - sizes
     for size in set(blocks.sizes):
         at = np.flatnonzero(sizes == size)
-        some, own, cached = [lives[place] for place in at.tolist()], seeds[at].tolist(), blocks.cached[at].tolist()
+        some, own, cached = [lives[place] for place in at.tolist()], seeds[at], blocks.cached[at]
         found = spread(draft_at[at], size) if size > AR else None, spread(verify_at[at], size)
         yield Part(at.tolist(), some, own, cached, blocks.positions[at], size, found[0], found[1], ends_of(some))
 
@@ -169,14 +167,12 @@ class LinearWay:
         ids, nats = verified.first.reshape(count, size), verified.entropy.reshape(count, size)
         block = ids[:, :0] if drafted is None else drafted.first.reshape(count, size)[:, 1:]
         took = accepted(part.lives, block, ids, part.ends)
-        drafts: Iterable[Unmade | None] = repeat(None, count)
-        if drafted is not None:
-            drafts = map(Unmade, part.seeds, repeat(drafted), range(0, count * size, size), repeat(size), part.cached)
+        drafts = None if drafted is None else Unmade(part.seeds, drafted, size, part.cached)
         cut, whole = (outcome_of(flag, drafted is not None) for flag in (True, False))
-        rows = took.emitted.tolist(), took.accept_len.tolist(), ids.tolist(), nats.tolist()
+        rows = took.emitted, took.accept_len, ids.tolist(), nats.tolist(), range(count)
         changes = [
-            Change(live, size, accept_len, tokens[:n], entropies[:n], cut if n < accept_len else whole, None, draft)
-            for live, n, accept_len, tokens, entropies, draft in zip(part.lives, *rows, drafts, strict=True)
+            Change(live, size, many, tokens[:n], entropies[:n], cut if n < many else whole, None, drafts, place)
+            for live, n, many, tokens, entropies, place in zip(part.lives, *rows, strict=True)
         ]
         for scores, skip, error in ((seeded, 1, DRAFT_BROKEN), (seen, 0, VERIFY_BROKEN)):
             if scores is not None and scores.first.min() < 0:

@@ -148,18 +148,17 @@ class OneForwardWay:
         blocks = [need.held.tokens[1:] if need.held is not None else NOTHING for need in needs]
         drafted = blocks[0][None] if len(blocks) == 1 else np.stack(blocks)
         took = accepted(group.lives, drafted, verified_ids, group.ends)
-        accept_lens, emitted, own = took.accept_len.tolist(), took.emitted.tolist(), took.token.tolist()
         tokens, entropies = verified_ids.tolist(), verified.entropy.reshape(-1, size).tolist()
         changes = []
         for i, need in enumerate(needs):
-            whole, count, held = accept_lens[i], emitted[i], need.held
+            whole, count, held = took.accept_len[i], took.emitted[i], need.held
             flags = outcome_of(count < whole, held is not None and held.source == SEEDED)
             following = None
             if held is not None and need.leaves:
                 flags |= Outcome.PREPARED.value
                 if count == whole:
                     behind = found.part(starts[i] + size, starts[i] + need.tokens)
-                    hit, following = self._hit(need, held, whole, own[i], took.lives[i], behind)
+                    hit, following = self._hit(need, held, whole, took.token[i], took.lives[i], behind)
                     flags |= hit
             brought = tokens[i][:count], entropies[i][:count]
             changes.append(Change(need.live, size, whole, *brought, flags, following, held))

@@ -7,9 +7,9 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from recguide.engine.requests import Held, Live
+from recguide.engine.requests import Held, Live, Roster
 from recguide.engine.scores import Unmade
-from recguide.sim.history import Signal, tell
+from recguide.sim.history import Floats, Signal, tell
 from recguide.sim.overlap import Outcome
 from recguide.sim.rounds import AR, Ints, emitted_lens
 
@@ -33,25 +33,31 @@ class Change:
     """The draft that it holds from now on."""
     verified: Held | Unmade | None = None
     """The draft that the round verified."""
+    place: int = 0
+    """Of that draft, among several that are not made yet."""
     error: str | None = None
 
 
 class Accepted(NamedTuple):
     """What verification gave each of some requests: [requests]."""
 
-    accept_len: Ints
+    accept_len: Sequence[int]
     """Before any cut."""
-    emitted: Ints
-    token: Ints
+    emitted: Sequence[int]
+    token: Sequence[int]
     """The last accepted one, which is the verifier's own."""
     lives: Sequence[bool]
     """Whether the request goes on behind it."""
 
 
+FEW = 8
+"""Requests whose tokens are compared faster one by one."""
+
+
 class Ends(NamedTuple):
     """What ends some requests."""
 
-    left: Ints
+    left: list[int]
     """[requests] Tokens up to the output limit."""
     kinds: list[frozenset[int]]
     """[requests] Tokens that end each."""
@@ -59,7 +65,7 @@ class Ends(NamedTuple):
 
 def ends_of(lives: Sequence[Live]) -> Ends:
     """What ends these."""
-    return Ends(np.array([live.tokens_left for live in lives]), [live.eos_ids for live in lives])
+    return Ends([live.tokens_left for live in lives], [live.eos_ids for live in lives])
 
 
 def accepted(lives: Sequence[Live], drafted: Ints, verified: Ints, ends: Ends | None = None) -> Accepted:
@@ -68,12 +74,32 @@ def accepted(lives: Sequence[Live], drafted: Ints, verified: Ints, ends: Ends | 
     ``drafted`` are [requests, B-1] tokens behind the seeds, ``verified`` the verifier's [requests, B]. As in a dense
     trace, draft tokens behind EOS count as mismatches.
     """
-    left, kinds = ends or ends_of(lives)
-    count, size = verified.shape
-    if size == AR:
+    ends = ends or ends_of(lives)
+    if verified.shape[1] == AR:
         # it is the verifier's own, whatever it is
-        one = np.ones(count, np.int64)
-        return Accepted(one, one, verified[:, 0], ((left > 1) & ~_ends(kinds, verified)[:, 0]).tolist())
+        one, tokens = [1] * len(lives), verified[:, 0].tolist()
+        going = [left > 1 and token not in ending for token, left, ending in zip(tokens, *ends, strict=True)]
+        return Accepted(one, one, tokens, going)
+    if len(lives) < FEW:
+        each = map(_accepted, drafted.tolist(), verified.tolist(), *ends)
+        return Accepted(*zip(*each, strict=True))
+    return _accepted_of_many(drafted, verified, ends)
+
+
+def _accepted(drafted: list[int], verified: list[int], left: int, ending: frozenset[int]) -> tuple[int, int, int, bool]:
+    """Of one request."""
+    size = len(verified)
+    whole = next((place for place in range(size - 1) if drafted[place] != verified[place]), size - 1) + 1
+    eos_at = next((place for place in range(whole) if verified[place] in ending), size)
+    accept_len = min(whole, eos_at + 2)
+    emitted = min(accept_len, left, eos_at + 1)
+    return accept_len, emitted, verified[accept_len - 1], emitted < left and eos_at >= emitted
+
+
+def _accepted_of_many(drafted: Ints, verified: Ints, ends: Ends) -> Accepted:
+    """The same of many at once."""
+    left, kinds = np.array(ends.left), ends.kinds
+    count, size = verified.shape
     # behind the last draft token, and behind the last verified one, there is one that stops
     misses, stops = np.ones((2, count, size + 1), np.bool_)
     np.not_equal(drafted, verified[:, :-1], out=misses[:, : size - 1])
@@ -84,7 +110,8 @@ def accepted(lives: Sequence[Live], drafted: Ints, verified: Ints, ends: Ends | 
     accept_len = np.minimum(whole, eos_at + 2)
     emitted = emitted_lens(accept_len, left, eos_at)
     token = verified[np.arange(count), accept_len - 1]
-    return Accepted(accept_len, emitted, token, ((emitted < left) & (eos_at >= emitted)).tolist())
+    lives = (emitted < left) & (eos_at >= emitted)
+    return Accepted(accept_len.tolist(), emitted.tolist(), token.tolist(), lives.tolist())
 
 
 def _ends(kinds: list[frozenset[int]], verified: Ints) -> NDArray[np.bool_]:
@@ -113,8 +140,8 @@ def outcome_of(cut: bool, drafted: bool) -> int:
 def apply(changes: Sequence[Change], signal: Signal | None, steps: int | None = None) -> None:
     """Let requests be what a step made of them; sets why they are finished, where they are.
 
-    ``signal`` is what the policy looks at; None where it does not look back, and nobody keeps what it would see.
-    ``steps`` are those that are over with this one, for whoever counts them.
+    ``signal`` is what the policy looks at; None where it does not look back, and nobody keeps what it would see, or
+    where :func:`tell_roster` does. ``steps`` are those that are over with this one, for whoever counts them.
     """
     for change in changes:
         _apply(change, steps)
@@ -148,9 +175,24 @@ def _tell(rounds: Sequence[Change], signal: Signal) -> None:
     """Let the requests' figures be those after these rounds."""
     emitted = np.array([len(change.tokens) for change in rounds])
     sizes = np.array([change.block_size for change in rounds])
-    count = signal.decisions(emitted, sizes)
-    sums = [sum(change.entropies[:n]) for change, n in zip(rounds, count.tolist(), strict=True)]
     figures = np.stack([change.live.figures for change in rounds], 1)
-    tell(figures, None, np.array(sums) / count, sizes, emitted)
+    tell(figures, None, _means(rounds, signal.decisions(emitted, sizes)), sizes, emitted)
     for change, column in zip(rounds, figures.T, strict=True):
         change.live.figures = column
+
+
+def tell_roster(running: Roster, places: Ints | None, changes: Sequence[Change], signal: Signal) -> None:
+    """The same for the running requests at these places (None: for all) at once."""
+    emitted = np.array([len(change.tokens) for change in changes])
+    sizes = np.array([change.block_size for change in changes])
+    if not emitted.all():
+        came = np.flatnonzero(emitted)
+        places = came if places is None else places[came]
+        changes, emitted, sizes = [changes[place] for place in came.tolist()], emitted[came], sizes[came]
+    if changes:
+        tell(running.figures, places, _means(changes, signal.decisions(emitted, sizes)), sizes, emitted)
+
+
+def _means(rounds: Sequence[Change], count: Ints) -> Floats:
+    """The mean entropy of each round's first decisions."""
+    return np.array([sum(change.entropies[:n]) for change, n in zip(rounds, count.tolist(), strict=True)]) / count

@@ -9,7 +9,7 @@ from recguide.engine.oneforward import Need, OneForwardWay, planned
 from recguide.engine.requests import Held, Live, room_for
 from recguide.engine.scores import blank, held_of
 from recguide.engine.ways import Planned, Setup
-from recguide.sim.overlap import SEEDED, Overlap, prepared
+from recguide.sim.overlap import SEEDED, Overlap, prepared_of_one
 from recguide.sim.rounds import AR
 
 
@@ -26,7 +26,7 @@ class OverlapWay(OneForwardWay):
         size = self.rules.block_size
         sizes = [size] * len(running) if largest is None else np.minimum(largest, size).tolist()
         held = [live.drafted() if size > AR else None for live, size in zip(running, sizes, strict=True)]
-        leaves = self._leaves(running, held)
+        leaves = map(self._leaves_of, running, held)
         return planned([Need(*need, size) for need in zip(running, sizes, held, leaves, strict=True)])
 
     def rehearse(self, lives: Sequence[Live]) -> Iterator[Planned]:
@@ -39,22 +39,12 @@ class OverlapWay(OneForwardWay):
         for kind in kinds:
             yield planned([replace(kind, live=live) for live in lives])
 
-    def _leaves(self, running: Sequence[Live], held: Sequence[Held | None]) -> list[tuple[int, ...]]:
-        """Where branches leave each draft that is held."""
+    def _leaves_of(self, live: Live, draft: Held | None) -> tuple[int, ...]:
+        """Where branches leave the draft that a request holds."""
         rules = self.rules
-        leaves: list[tuple[int, ...]] = [()] * len(held)
-        may = [
-            (place, draft)
-            for place, draft in enumerate(held)
-            if draft is not None and len(draft) == rules.block_size and (rules.recursive or draft.source == SEEDED)
-        ]
-        if not may:
-            return leaves
-        margin = np.stack([draft.margin[1:] for _, draft in may])
-        limit = np.array([running[place].limit for place, _ in may])
-        room = self.setup.max_context - np.array([draft.cached for _, draft in may])
-        corrections, goes_on = prepared(margin, rules, limit, room, SEEDED)
-        for row, (place, draft) in enumerate(may):
-            places = [int(at[row]) for at in corrections if at[row] > 0 and self.second(draft)[at[row]] >= 0]
-            leaves[place] = (*places, *([rules.block_size] if goes_on[row] else []))
-        return leaves
+        if draft is None or len(draft) != rules.block_size or not (rules.recursive or draft.source == SEEDED):
+            return ()
+        room = self.setup.max_context - draft.cached
+        corrections, goes_on = prepared_of_one(draft.margin[1:], rules, live.limit, room)
+        second = self.second(draft)
+        return (*(at for at in corrections if second[at] >= 0), *([rules.block_size] if goes_on else []))

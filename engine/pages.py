@@ -119,14 +119,13 @@ class PagePool:
         """So many pages more, or fewer, for each row, which end at these counts."""
         if int(ends.max()) > self.matrix.shape[1]:
             self._widen(int(ends.max()))
-        size = np.abs(more)
-        row = np.repeat(rows, size)
-        column = np.repeat(np.minimum(ends, ends - more) - np.cumsum(size) + size, size) + np.arange(size.sum())
-        shrinks = np.repeat(more < 0, size)
-        self._free += self.matrix[row[shrinks], column[shrinks]].tolist()
-        taken = len(row) - int(np.count_nonzero(shrinks))
-        if taken:
-            self.matrix[row[~shrinks], column[~shrinks]] = self._free[-taken:]
+        grows = more > 0
+        if not grows.all():
+            self._free += self.matrix[_cells(rows[~grows], ends[~grows], -more[~grows])].tolist()
+        if grows.any():
+            rooms = _cells(rows[grows], (ends - more)[grows], more[grows])
+            taken = len(rooms[0])
+            self.matrix[rooms] = self._free[-taken:]
             del self._free[-taken:]
         self.counts[rows] = ends
         holders = self._holders
@@ -167,6 +166,12 @@ class PagePool:
             count = np.bincount(found, minlength=self.num_pages)
             wrong = {page: int(times) for page, times in enumerate(count) if times != 1}
             raise RuntimeError(f"KV pages and how often each is accounted for, where that is not once: {wrong}")
+
+
+def _cells(rows: Ints, begins: Ints, counts: Ints) -> tuple[Ints, Ints]:
+    """Where so many entries of each row lie, from these columns on: rows and columns."""
+    before = np.cumsum(counts) - counts
+    return np.repeat(rows, counts), np.repeat(begins - before, counts) + np.arange(counts.sum())
 
 
 def pages_that_fit(
@@ -218,6 +223,10 @@ class PagedCache:
         Its own ones are a row of the pool's matrix; without a pool nobody has any. What lies behind them stays, and is
         some page.
         """
+        if len(rows) < FEW:
+            for place, (row, count) in enumerate(zip(rows.tolist(), counts.tolist(), strict=True)):
+                self._fill_row(table[place], pool, row, count, self.scratch[place])
+            return
         spare = counts
         if pool is not None:
             own = pool.counts[rows]
@@ -229,3 +238,11 @@ class PagedCache:
             row, column = np.repeat(np.arange(len(rows)), spare), np.arange(spare.sum())
             column -= np.repeat(np.cumsum(spare) - spare, spare)
             table[row, column + np.repeat(own, spare)] = self.scratch[row, column]
+
+    @staticmethod
+    def _fill_row(table: Int32s, pool: PagePool | None, row: int, count: int, scratch: Int32s) -> None:
+        own = 0
+        if pool is not None:
+            own = min(int(pool.counts[row]), count)
+            table[:own] = pool.matrix[row, :own]
+        table[own:count] = scratch[: count - own]

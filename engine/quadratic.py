@@ -80,13 +80,14 @@ class QuadraticWay:
         ids, own = verified.first.reshape(-1, size), size > AR
         blocks = [draft.tokens[1:] if draft is not None and own else np.zeros(0, np.int64) for draft in held]
         took = accepted(lives, np.stack(blocks), ids)
+        lens = np.array(took.accept_len)
         following = (
             judge.drafted(
                 lives,
                 "continuation",
-                positions + took.accept_len - 1,
+                positions + lens - 1,
                 size,
-                found.at(spread(starts + size * took.accept_len, size)),
+                found.at(spread(starts + size * lens, size)),
             )
             if own
             else None
@@ -98,12 +99,12 @@ class QuadraticWay:
             if bad[i]:
                 changes.append(Change(live, error=VERIFY_BROKEN))
                 continue
-            count, whole = int(took.emitted[i]), int(took.accept_len[i])
+            count, whole = took.emitted[i], took.accept_len[i]
             brought = ids[i, :count].tolist(), verified.entropy[i * size : i * size + count].tolist()
             behind = None
             if following is not None and count == whole:
                 part = following.part(i * size, (i + 1) * size)
-                behind = held_of(int(took.token[i]), part, live.cached + whole, CONTINUED)
+                behind = held_of(took.token[i], part, live.cached + whole, CONTINUED)
             flags = outcome_of(count < whole, False)
             changes.append(Change(live, size, whole, *brought, flags, behind, held[i] if own else None))
         return changes

@@ -143,6 +143,7 @@ class Roster(list[Live]):
     def __init__(self) -> None:
         super().__init__()
         self._state = _gathered(())
+        self._figures: Floats | None = None
 
     @property
     def state(self) -> Ints:
@@ -156,8 +157,25 @@ class Roster(list[Live]):
         """These are none of the running ones any more."""
         places = [self.index(live) for live in gone]
         self._state = np.delete(self.state, places, 1)
+        figures = None if self._figures is None else np.delete(self.figures, places, 1)
         for place in sorted(places, reverse=True):
             del self[place]
+        if figures is not None:
+            self._share(figures)
+
+    @property
+    def figures(self) -> Floats:
+        """[4, requests] What ``recguide.sim.history`` keeps of each; columns are the requests' own."""
+        figures = self._figures
+        if figures is None or figures.shape[1] < len(self):
+            figures = _figures(self)
+            self._share(figures)
+        return figures
+
+    def _share(self, figures: Floats) -> None:
+        self._figures = figures
+        for live, column in zip(self, figures.T, strict=True):
+            live.figures = column
 
     def moved(self, places: Ints | None, emitted: Ints, block_sizes: Ints, steps: int) -> None:
         """So many tokens came to the requests at these places (None: to all) in a round that was step ``steps``."""
@@ -175,6 +193,10 @@ class Roster(list[Live]):
         """RuntimeError where the arrays say anything else than the requests do."""
         if not np.array_equal(self.state, _gathered(self)):
             raise RuntimeError(f"running requests: {_gathered(self).tolist()}, found {self.state.tolist()}")
+
+
+def _figures(lives: Sequence[Live]) -> Floats:
+    return np.stack([live.figures for live in lives], 1)
 
 
 def _gathered(lives: Sequence[Live]) -> Ints:
@@ -198,7 +220,8 @@ def seen_of(running: Sequence[Live], tallies: dict[int, Tally] | None) -> Outcom
     number, tokens, block_size, accept_len = state[[NUMBER, TOKENS, BLOCK_SIZE, ACCEPT_LEN]]
     seen = Outcomes(number, tokens, block_size, accept_len, int(state[CACHED].sum()))
     if tallies is not None:
-        figures = np.stack([live.figures for live in running], 1)
+        # copied, because policies may keep what they see
+        figures = running.figures.copy() if isinstance(running, Roster) else _figures(running)
         seen.entropy, seen.entropy_before = figures[ENTROPY], figures[ENTROPY_BEFORE]
         seen.matched, seen.checked = figures[MATCHED], figures[CHECKED]
         seen.tallies = tallies

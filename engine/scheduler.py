@@ -36,8 +36,9 @@ class Scheduler:
         Nothing where a round has to come first: with chunked prefill they alternate.
         """
         limits = self.limits
-        if limits.prefill_chunk is not None and self.prefilled and self.running:
+        if not self.waiting or (limits.prefill_chunk is not None and self.prefilled and self.running):
             return []
+        self._trim()
         budget = limits.prefill_chunk or limits.max_batched_tokens
         parts: list[Part] = []
         for live in self.waiting:
@@ -79,6 +80,8 @@ class Scheduler:
         while True:
             planned = plan()
             state, rows = self.running.state, planned.rows
+            if rows is not None:
+                self._trim()
             tokens, row = (state[CACHED], state[PAGES_ROW]) if rows is None else state[[CACHED, PAGES_ROW]][:, rows]
             if self.pool.resize_rows(row, self._pages(tokens + planned.work.block_size)):
                 return planned
@@ -107,16 +110,19 @@ class Scheduler:
         live.admitted, live.done, live.held = False, 0, None
 
     def settle(self) -> list[Live]:
-        """Give back what rejected tokens took, and let the finished requests go."""
+        """Let the finished requests go."""
         gone = [live for live in self.running if live.finish_reason is not None]
         if gone:
             self.running.leave(gone)
         for live in gone:
             self.release(live)
+        return gone
+
+    def _trim(self) -> None:
+        """Give back what rejected tokens took, where others may want it before a round of everyone takes it again."""
         if self.running:
             state = self.running.state
             self.pool.resize_rows(state[PAGES_ROW], self._pages(state[CACHED]))
-        return gone
 
     def drop(self, live: Live) -> None:
         """Let a request go wherever it is."""
@@ -128,6 +134,7 @@ class Scheduler:
 
     def check(self) -> None:
         """RuntimeError unless every page is free or held by one request, and each holds what it must between steps."""
+        self._trim()
         self.pool.check(live.pages for live in (*self.waiting, *self.running))
         self.running.check()
         for live in self.running:

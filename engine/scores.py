@@ -58,18 +58,19 @@ def held_of(seed: int, found: Scores, cached: int, source: int = SEEDED) -> Held
 
 
 class Unmade(NamedTuple):
-    """A draft that was verified at once, for whoever still asks for it."""
+    """Drafts that were verified at once, for whoever still asks for one."""
 
-    seed: int
+    seeds: Ints
+    """[drafts]"""
     found: Scores
-    place: int
-    """Of its first score."""
+    """[drafts * size]"""
     size: int
-    cached: int
+    cached: Ints
 
-    def made(self) -> Held:
-        """The draft."""
-        return held_of(self.seed, self.found.part(self.place, self.place + self.size), self.cached)
+    def made(self, place: int) -> Held:
+        """One of the drafts."""
+        part = self.found.part(place * self.size, (place + 1) * self.size)
+        return held_of(int(self.seeds[place]), part, int(self.cached[place]))
 
 
 def is_broken(found: Scores, size: int, skip: int = 0) -> NDArray[np.bool_]:

@@ -75,7 +75,7 @@ def _request(story: Story, block_sizes: Sequence[int]) -> DenseRequest:
     drafts = {(view, size): _nothing(view, size, positions) for view in VIEWS for size in block_sizes}
     for position, change in story.rounds:
         if change.verified is not None:
-            draft = change.verified.made() if isinstance(change.verified, Unmade) else change.verified
+            draft = change.verified.made(change.place) if isinstance(change.verified, Unmade) else change.verified
             _put(drafts, live.tokens, position, change.accept_len, draft)
     entropy = np.maximum(np.array(live.entropies, np.float32), 0)
     name = f"served/{live.number:06d}"

@@ -14,7 +14,7 @@ import numpy as np
 from recguide.engine.forwards import CAPTURE_AFTER, Forwards
 from recguide.engine.linear import LinearWay
 from recguide.engine.model import Decoder
-from recguide.engine.outcomes import Change, apply
+from recguide.engine.outcomes import Change, apply, tell_roster
 from recguide.engine.pages import PagedCache, PagePool, pages_that_fit
 from recguide.engine.prefilling import Prefills
 from recguide.engine.requests import Live, Wish
@@ -186,8 +186,10 @@ class Engine:
         # while the device is at it
         self._keep()
         changes = end()
-        apply(changes, self.signal, step + 1)
+        apply(changes, None, step + 1)
         places = None if len(changes) == len(running) else planned.rows
+        if self.signal is not None:
+            tell_roster(running, places, changes, self.signal)
         emitted = np.array([len(change.tokens) for change in changes])
         sizes = np.array([change.block_size for change in changes])
         running.moved(places, emitted, sizes, step + 1)

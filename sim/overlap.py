@@ -19,7 +19,9 @@ from recguide.traces.dense import is_risky, matched_lens
 Bools = NDArray[np.bool_]
 AnyInts = NDArray[np.integer[Any]]
 
-CONTINUATIONS = ("two-risky", "always", "never")
+MOST_RISKY = {"two-risky": 2, "always": 32, "never": -1}
+"""How many positions of a draft may be risky for it to get a continuation branch."""
+CONTINUATIONS = tuple(MOST_RISKY)
 MAX_CORRECTIONS = 3
 
 
@@ -82,14 +84,13 @@ def branches(margin: NDArray[np.uint8], rules: Overlap) -> tuple[list[AnyInts], 
         lowest = risky & (~risky + np.uint32(1))
         positions.append(np.where(lowest > 0, np.bitwise_count(lowest - np.uint32(1)) + np.uint8(1), np.uint8(0)))
         risky = risky ^ lowest
-    wanted = {"two-risky": count <= 2, "always": count >= 0, "never": count < 0}[rules.continuation]
-    return positions, wanted
+    return positions, count <= MOST_RISKY[rules.continuation]
 
 
 def prepared(
     margin: NDArray[np.uint8], rules: Overlap, limit: Ints, room: Ints, source: int
 ) -> tuple[list[AnyInts], Bools]:
-    """:func:`branches` as far as their own rounds could run, of drafts from one source; the engine uses it too.
+    """:func:`branches` as far as their own rounds could run, of drafts from one source.
 
     ``limit`` is [drafts], the tokens up to the output limit, and ``room`` those that the context has room for. A branch
     runs neither behind the one nor outside the other.
@@ -100,6 +101,14 @@ def prepared(
     size = rules.block_size
     corrections = [np.where((at < limit) & (at + size <= room), at, 0) for at in corrections]
     return corrections, goes_on & (size < limit) & (2 * size <= room)
+
+
+def prepared_of_one(margin: NDArray[np.uint8], rules: Overlap, limit: int, room: int) -> tuple[list[int], bool]:
+    """:func:`prepared` of one draft that may have branches, for the engine: margins are [B-1], and no position is 0."""
+    size = rules.block_size
+    risky = (np.flatnonzero(is_risky(margin, rules.delta)) + 1).tolist()
+    corrections = [at for at in risky[: rules.corrections] if at < limit and at + size <= room]
+    return corrections, len(risky) <= MOST_RISKY[rules.continuation] and size < limit and 2 * size <= room
 
 
 def _packed(flags: Bools) -> NDArray[np.uint32]:

@@ -8,10 +8,11 @@ from hypothesis import strategies as st
 from tiny import TINY
 
 from recguide.engine.batches import batch_of, draft_batch, verify_batch
-from recguide.engine.outcomes import accepted
+from recguide.engine.outcomes import Change, accepted, apply, tell_roster
 from recguide.engine.pages import HeldPages, PagedCache, PagePool
 from recguide.engine.planning import draft_piece, verify_piece
 from recguide.engine.requests import Live, Roster, Wish
+from recguide.sim.history import PAPER
 
 PAGES = 60
 
@@ -21,7 +22,7 @@ def live_of(number=0, prompt=3, tokens=(5,), left=9, eos=()):
 
 
 @settings(max_examples=60)
-@given(size=st.integers(1, 6), count=st.integers(1, 5), data=st.data())
+@given(size=st.integers(1, 6), count=st.integers(1, 5) | st.just(9), data=st.data())
 def test_acceptance_of_many_is_that_of_each(size, count, data) -> None:
     token = st.integers(0, 3)
     drafted = np.array(data.draw(st.lists(token, min_size=count * (size - 1), max_size=count * (size - 1))), np.int64)
@@ -123,3 +124,26 @@ def test_a_roster_follows_its_requests_and_says_when_it_does_not() -> None:
     roster[2].tokens.append(9)
     with pytest.raises(RuntimeError, match="running requests"):
         roster.check()
+
+
+def test_a_roster_keeps_the_figures_that_each_request_would_keep() -> None:
+    roster, alone = Roster(), [live_of(number, left=99) for number in range(3)]
+    roster.extend(live_of(number, left=99) for number in range(3))
+
+    def told(lives):
+        return [Change(live, 4, n, [7] * n, [0.3 * place + live.number for place in range(n)]) for live, n in lives]
+
+    for places, emitted in (
+        (None, (2, 4, 1)),
+        (np.array([0, 2]), (3, 1)),
+        (None, (1, 0, 2)),
+        (np.array([1, 2]), (0, 4)),
+    ):
+        chosen = range(3) if places is None else places.tolist()
+        tell_roster(roster, places, told([(roster[i], n) for i, n in zip(chosen, emitted, strict=True)]), PAPER)
+        apply(told([(alone[i], n) for i, n in zip(chosen, emitted, strict=True)]), PAPER)
+        for live, other in zip(roster, alone, strict=True):
+            np.testing.assert_array_equal(live.figures, other.figures)
+    kept = [live.figures.copy() for live in roster]
+    roster.leave([roster[1]])
+    np.testing.assert_array_equal(roster.figures, np.stack([kept[0], kept[2]], 1))

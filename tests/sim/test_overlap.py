@@ -10,7 +10,7 @@ from strategies import constant_trace, random_trace
 
 from recguide.sim.costs import constant_costs, linear_costs
 from recguide.sim.metrics import metrics_of
-from recguide.sim.overlap import CONTINUATIONS, Outcome, Overlap
+from recguide.sim.overlap import CONTINUATIONS, SEEDED, Outcome, Overlap, prepared, prepared_of_one
 from recguide.sim.replay import PREFILL_STEP, Replay, replay
 from recguide.sim.rounds import rounds_of
 from recguide.traces.dense import DenseTrace
@@ -69,6 +69,15 @@ def test_every_round_is_the_one_of_the_plain_state_machine(trace: DenseTrace, ru
     for sent, row in enumerate(run.request.tolist()):
         wanted = play(trace, trace.requests[row], asdict(rules))
         assert rounds_told(run, sent) == [(told.emitted, told.drafted, told.events) for told in wanted]
+
+
+@given(rules=rules_of, limit=st.integers(1, 20), room=st.integers(1, 40), data=st.data())
+def test_branches_of_one_draft_are_those_that_it_has_among_many(rules, limit, room, data) -> None:
+    margin = np.array(data.draw(st.lists(st.integers(0, 255), min_size=15, max_size=15)), np.uint8)
+    margin = margin[: rules.block_size - 1]
+    corrections, goes_on = prepared(margin[None], rules, np.array([limit]), np.array([room]), SEEDED)
+    places = [int(at[0]) for at in corrections if at[0]]
+    assert prepared_of_one(margin, rules, limit, room) == (places, bool(goes_on[0]))
 
 
 @given(trace=limited(1), rules=rules_of)
