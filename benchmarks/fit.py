@@ -1,6 +1,6 @@
 """Wall time of `recguide fit`: policy, cross-fits, plot and all, as one command, on 100,000 rounds and more.
 
-    python benchmarks/fit.py [--requests 1400]
+    python benchmarks/fit.py [--requests 1500]
 
 The trace is made up: outputs of 180 to 512 tokens. Rounds are those at the largest block size, which are the fewest.
 """
@@ -25,7 +25,7 @@ from recguide.traces.replays import replay
 def main() -> None:
     """Print the rounds of the trace, and the seconds of the command."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--requests", type=int, default=1400)
+    parser.add_argument("--requests", type=int, default=1500)
     requests = parser.parse_args().requests
     with tempfile.TemporaryDirectory() as folder:
         trace = random_trace(0, requests, min_output_tokens=180, max_output_tokens=512)
