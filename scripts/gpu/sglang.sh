@@ -22,7 +22,8 @@ with tarfile.open(fileobj=sys.stdin.buffer, mode="r|xz") as packed: packed.extra
 fi
 # our own engine runs without what SGLang brings
 PLAIN=$PYTHONPATH
-export PYTHONPATH="$PWD/.package:$SITE:$WORK/site${GIVEN:+:$GIVEN}"
+# a package that SGLang only has to find is a stub there
+export PYTHONPATH="$PWD/.package:$WORK/site:$SITE${GIVEN:+:$GIVEN}"
 # an engine that fails waits a minute for core dumps otherwise
 export SGLANG_CUDA_COREDUMP_BEFORE_CRASH=0
 export RECGUIDE_COMMIT="${RECGUIDE_COMMIT:-unknown}" TMPDIR=$WORK/run
