@@ -26,7 +26,7 @@ FEW="overlap@1,2,4 regime:file=policy.json@${REGIME_AT:=1,2,4,8,32} joint:joint.
 PROMPTS=""; for name in gsm8k math500 aime2025 humaneval mbpp livecodebench ifeval mmlu_stem mt_bench; do
   PROMPTS="$PROMPTS --dataset-path $HELD/data/prompts/$name.jsonl"
 done
-GRID="--requests 1,2,3,4,6,8,12,16,24,32,48,64,96,128 --contexts 64,512,2048"
+GRID="--requests 1,2,3,4,6,8,12,16,24,32,48,64,96,128 --contexts 64,512,2048 --layout-requests 32"
 OURS="gsm8k mbpp ifeval livecodebench mt-bench"
 case $NAME in
   smollm2)
