@@ -33,6 +33,7 @@ from recguide.engine.serving import Engine, EngineConfig
 from recguide.engine.shapes import random_decoder
 from recguide.sim.adaptive import adaptive
 from recguide.sim.fitting import fit_in_sample
+from recguide.sim.joint_fit import fit_joint
 from recguide.sim.memory import Limits
 from recguide.sim.methods import Policy
 from recguide.sim.paper.acceptance import paper_trace
@@ -42,7 +43,8 @@ GRID = (4, 8, 16, 32)
 ROOM = 1024
 QUIET = 0.05
 """The quantile that is told: machines are busy with other things too."""
-POINTS = ("1 ar", "1 fixed:16", "1 overlap:B=16", "128 ar", "128 fixed:8", "128 adaptive")
+FITTED = ("adaptive", "joint")
+POINTS = ("1 ar", "1 fixed:16", "1 overlap:B=16", "128 ar", "128 fixed:8", "128 adaptive", "1 joint", "8 joint", "32 joint")
 
 
 class Marks(Stopwatch):
@@ -103,15 +105,17 @@ def engine_for(name: str, count: int) -> tuple[Engine, Forced]:
     decoder = random_decoder(replace(TINY, num_layers=1, max_context=4096), "cpu", torch.float32, 0)
     judge = Forced(replace(trace, requests=kept), decoder.config)
     limits = Limits(8192, max_running=count, kv_pages=count * (ROOM + 64) // 16)
-    policy = policy_of(name, GRID, "nld-8b", costs_of("nld-8b-h200")) if name != "adaptive" else fitted(judge.trace)
+    known = name not in FITTED
+    policy = policy_of(name, GRID, "nld-8b", costs_of("nld-8b-h200")) if known else fitted(name, judge.trace, count)
     return Engine(decoder, policy, EngineConfig(GRID, limits, ROOM, rounded=True), judge), judge
 
 
-def fitted(trace: DenseTrace) -> Policy:
+def fitted(name: str, trace: DenseTrace, count: int) -> Policy:
     """A policy that looks back, out of some of the requests that it serves."""
     some, costs = replace(trace, requests=trace.requests[:60]), costs_of("nld-8b-h200")
     assert costs is not None
-    return adaptive(fit_in_sample(some, costs, concurrencies=(128,)))
+    found = fit_in_sample(some, costs, concurrencies=(count,))
+    return adaptive(found) if name == "adaptive" else replace(fit_joint(some, costs, found), costs=costs)
 
 
 def measured(point: str, steps: int, profiler: cProfile.Profile | None) -> list[float]:
