@@ -73,7 +73,7 @@ class Job:
 def run(options: SglangOptions) -> bool:
     """Serve with every engine, and write what was found; gives whether one of them failed."""
     device = chosen_device(options.device)
-    model = model_of(options.model, options.adapter)
+    model = model_of(options.model, options.adapter, options.dtype)
     load = load_of(options, model.loaded())
     with tempfile.TemporaryDirectory() as scratch:
         bench = Bench(options, model, load, device, Path(scratch))
@@ -162,8 +162,8 @@ def _entries(bench: Bench, job: Job, first: Job) -> Iterator[dict[str, Any]]:
 
 
 def outputs_of(job: Job) -> dict[int, list[int]]:
-    """What an engine answered to each row of the load."""
-    paths = [Path(run.result) for run in job.runs]
+    """What an engine answered to each row of the load, in the first run that had it."""
+    paths = [Path(run.result) for run in reversed(job.runs)]
     return {each.row: each.output for path in paths if path.exists() for each in read_seen(path) if not each.error}
 
 
@@ -214,6 +214,7 @@ def _about(bench: Bench, name: str) -> dict[str, Any]:
         "acceptance": judge.label if judge is not None and name not in BASELINES else "the model's own",
         "temperature": options.temperature,
         "adapter": options.adapter,
+        "weights": bench.model.told,
         "dtype": options.dtype,
         "streamed": options.stream,
         **machine_of(bench.device),

@@ -1,19 +1,20 @@
 """A model as SGLang finds it, and the arguments that its engine is started with."""
 
 import json
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import torch
 
 from recguide.engine import smollm2
+from recguide.engine.adapters import file_sha256
 from recguide.engine.bench_load import BenchLoad
 from recguide.engine.checkpoints import read_weights, weights_sha256
 from recguide.engine.configs import read_config
 from recguide.engine.export import export, export_shape
 from recguide.engine.hub import cached_folder
-from recguide.engine.loading import LoadedModel, load_model
+from recguide.engine.loading import LoadedModel, adapter_ranks, find_adapter, load_model
 from recguide.engine.model import Decoder, ModelConfig
 from recguide.engine.shapes import SHAPES, random_sha256
 from recguide.engine.shared_options import DTYPES
@@ -24,6 +25,7 @@ if TYPE_CHECKING:
 
 PAGE_SIZE = 16
 """Of our engines on a GPU: fewer pages to look up. SGLang's own keep its default."""
+MERGED = "as stored, with the adapter's updates of every token"
 BASELINE = {"sglang:ar": {}, "sglang:ngram": {"speculative_algorithm": "NGRAM"}}
 
 
@@ -38,14 +40,35 @@ class Model:
     adapter: str | None
     drawn: bool
     """Whether weights are random, and SGLang's to draw."""
+    merged: Path | None = None
+    """The same with what an adapter adds for every token: our policies merge that, and baselines load it."""
+
+    @property
+    def told(self) -> str:
+        """Which weights all engines serve."""
+        return MERGED if self.merged else "as stored"
 
     def loaded(self) -> LoadedModel:
         """What prompts are made for; there are no weights in it."""
         return LoadedModel(Decoder(self.config, "meta", torch.float32), self.tokenizer, self.weights_sha256, None)
 
 
-def model_of(name: str, adapter: str | None) -> Model:
-    """The model of that name, directory or id. Those that only we know are written as directories into the cache."""
+def model_of(name: str, adapter: str | None, dtype: str = "bf16") -> Model:
+    """The model of that name, directory or id. Those that only we know are written as directories into the cache.
+
+    So are those that an adapter changes for every token, in the precision ``dtype`` that they are served in.
+    """
+    model = _base(name, adapter)
+    if adapter is None or model.drawn or not adapter_ranks(path := find_adapter(adapter, name))[0]:
+        return model
+    folder = _cache(f"{model.folder.name}-{file_sha256(path)[:12]}-{dtype}")
+    if not (folder / "model.safetensors").exists():
+        # merged in the served precision, as the plugin does
+        export(load_model(name, "cpu", getattr(torch, DTYPES[dtype]), path), folder)
+    return replace(model, merged=folder)
+
+
+def _base(name: str, adapter: str | None) -> Model:
     if name in SHAPES:
         folder = _cache(name)
         export_shape(SHAPES[name], folder)
@@ -84,7 +107,7 @@ def arguments_of(options: "SglangOptions", model: Model, load: BenchLoad, name: 
     """What an engine is started with: for our policies those of the plugin, for baselines SGLang's own."""
     longest = options.max_model_len or load.longest(options.block_sizes[-1])
     common = {
-        "model_path": str(model.folder),
+        "model_path": str(model.merged or model.folder if name in BASELINE else model.folder),
         "skip_tokenizer_init": True,
         "dtype": DTYPES[options.dtype],
         "context_length": min(longest, model.config.max_context),

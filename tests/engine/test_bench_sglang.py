@@ -11,11 +11,12 @@ import pytest
 import torch
 from running import Recguide
 from tiny import TINY
+from toy_adapter import write_adapter
 
 from recguide.engine.bench_load import BenchLoad
 from recguide.engine.bench_sglang_command import SglangOptions
 from recguide.engine.export import export
-from recguide.engine.loading import LoadedModel
+from recguide.engine.loading import LoadedModel, load_model
 from recguide.engine.requests import Wish
 from recguide.engine.sglang_client import Seen
 from recguide.engine.sglang_jobs import serve_all
@@ -57,6 +58,27 @@ def test_baselines_get_no_argument_of_the_plugin_and_ours_get_its_backend(
     told = json.loads(ours["speculative_adaptive_config"])
     assert told == {"policy": "fixed:8", "block_sizes": [4, 8], "batching": "bucket", "log": str(tmp_path / "log")}
     assert own["context_length"] == 2 + 20 + 2 * 8
+
+
+def test_baselines_load_what_our_policies_serve(
+    options: SglangOptions, folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("RECGUIDE_CACHE", str(tmp_path / "cache"))
+    load, place = BenchLoad([[1, 5]], [Wish(20)], None), Place(torch.device("cpu"), 4, tmp_path, tmp_path / "x")
+    both, drafts = (write_adapter(tmp_path / f"{shared}.safetensors", folder, shared) for shared in (0.06, 0))
+    model = model_of(str(folder), str(both), "bf16")
+    own, ours = (arguments_of(options, model, load, name, place)["model_path"] for name, _ in options.policy)
+    assert ours == str(folder)
+    wanted = load_model(str(folder), "cpu", torch.bfloat16, both).decoder.places()
+    found = load_model(own, "cpu", torch.bfloat16).decoder.places()
+    plain = load_model(ours, "cpu", torch.bfloat16).decoder.places()
+    assert all(torch.equal(found[name], wanted[name]) for name in wanted)
+    assert not torch.equal(found["layers.0.mlp.down_proj.weight"], plain["layers.0.mlp.down_proj.weight"])
+    assert "every token" in model.told
+    for adapter in (None, str(drafts)):
+        model = model_of(str(folder), adapter)
+        assert arguments_of(options, model, load, "sglang:ar", place)["model_path"] == str(folder)
+        assert model.told == "as stored"
 
 
 def test_a_shape_is_drawn_by_sglang(options: SglangOptions, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

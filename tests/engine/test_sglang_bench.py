@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 from running import Recguide
 from sglang_env import PRESENT, TOY
+from toy_adapter import write_adapter
 
 from recguide.sim.campaigns import read_campaign
 from recguide.sim.catalogue import make_policy
@@ -52,6 +53,23 @@ def test_runs_are_measured_kept_and_replayed(recguide: Recguide, folder: Path) -
     assert said[POLICY] == said["sglang:ar"]
     assert {len(output) for output in said[POLICY].values()} == {24}
     _check_campaign(folder, entries)
+
+
+def test_with_updates_of_every_token_all_engines_serve_the_same_model(recguide: Recguide, tmp_path: Path) -> None:
+    adapter = write_adapter(tmp_path / "toy.safetensors", TOY)
+    said = {}
+    for given, policies in (("plain", ["sglang:ar"]), ("adapted", ["sglang:ar", "fixed:8"])):
+        named = [word for name in policies for word in ("--policy", name)]
+        options = (*named, *LOAD[:5], "--max-concurrency", 2, *(("--adapter", adapter) if given == "adapted" else ()))
+        where = ("--result-dir", tmp_path / given, "--dtype", "fp32", "--device", "cpu")
+        done = recguide("bench", "sglang", TOY, *where, *options)
+        assert done.code == 0, done.stderr
+        for each in json.loads(done.stdout):
+            assert each["same_outputs"] == 1
+            assert ("every token" in each["weights"]) == (given == "adapted")
+        file = next((tmp_path / given).glob("sglang_ar-*.figures.json"))
+        said[given] = json.loads(file.read_text())["output_ids"]
+    assert said["plain"] != said["adapted"]
 
 
 def _check_campaign(folder: Path, entries: dict[tuple[str, int], dict[str, float]]) -> None:

@@ -9,11 +9,9 @@ import torch
 from nld import SHAPE, reference, stored, write
 from safetensors.torch import load_file, save_file
 from sglang_env import PRESENT, TOY, prompts
+from toy_adapter import write_adapter
 
-from recguide.engine.adapters import AdapterInfo, pack, projections, save_adapter
-from recguide.engine.loading import load_model
 from recguide.engine.lora import SETTINGS, WEIGHTS
-from recguide.engine.model import LowRank
 
 if not PRESENT:
     pytest.skip("SGLang is not installed here: make test-sglang", allow_module_level=True)
@@ -93,19 +91,8 @@ def doubled(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def adapter(tmp_path_factory: pytest.TempPathFactory, doubled: Path) -> Path:
-    """An adapter of ours for it: updates of every token, updates of drafts, and a mask token."""
-    model = load_model(str(doubled), "cpu", torch.float32)
-    decoder, draw = model.decoder, torch.Generator().manual_seed(1)
-    for _, linear in projections(decoder):
-        outputs, inputs = linear.weight.shape
-        for draft_only, size in ((False, 0.06), (True, 0.04)):
-            sides = (size * torch.randn(shape, generator=draw) for shape in ((4, inputs), (outputs, 4)))
-            linear.updates.append(LowRank(*sides, draft_only))
-    decoder.mask_embedding = torch.nn.Parameter(decoder.embed_tokens[3] * 1.1)
-    path = tmp_path_factory.mktemp("adapter") / "toy.safetensors"
-    info = AdapterInfo(1, "toy", model.weights_sha256, 3, 0, 4, 4, {})
-    save_adapter(path, pack(decoder), info)
-    return path
+    """An adapter of ours for it."""
+    return write_adapter(tmp_path_factory.mktemp("adapter") / "toy.safetensors", doubled)
 
 
 @pytest.mark.parametrize("processes", [1, 2])
