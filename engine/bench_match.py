@@ -3,7 +3,7 @@
 import copy
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import astuple, dataclass, field
+from dataclasses import astuple, dataclass, field, replace
 from datetime import UTC, datetime
 from functools import partial
 from typing import Any
@@ -13,6 +13,7 @@ from rich.console import Console
 from rich.table import Table
 
 from recguide.engine.bench_match_command import MatchOptions
+from recguide.engine.bench_outputs import Outputs, read_outputs
 from recguide.engine.environment import command_line, machine_of
 from recguide.engine.loading import LoadedModel, open_model
 from recguide.engine.matching import Divergence, Run, divergences, noise_of, row_of
@@ -25,6 +26,7 @@ from recguide.engine.turning import TurningEngine
 from recguide.sim.batching import batching_named
 from recguide.sim.memory import Limits
 from recguide.sim.methods import Policy
+from recguide.traces.checks import require
 from recguide.traces.datasets import Prompt, prompt_set_sha256, read_prompts
 from recguide.traces.documents import write_json
 from recguide.traces.errors import InputError
@@ -53,6 +55,8 @@ class Bench:
     prompts: Sequence[Prompt]
     ids: Sequence[Sequence[int]]
     engine: TurningEngine
+    given: Sequence[Outputs]
+    """Of other servers; rows are places in ``ids``."""
     started: float
     runs: list[Run] = field(default_factory=list)
 
@@ -77,6 +81,8 @@ def run(options: MatchOptions) -> bool:
     shapes = _shapes(options)
     ruler = _ruler(bench, texts, shapes)
     _say(f"read in {len(shapes)} shapes, and in fp32")
+    for outputs in bench.given:
+        _judge(bench, ruler, outputs)
     write_json(options.output, document := _document(bench, ruler))
     for name, concurrency in _points(options):
         if bench.late:
@@ -91,11 +97,16 @@ def run(options: MatchOptions) -> bool:
 def _prepared(options: MatchOptions) -> Bench:
     started = time.monotonic()
     batching, costs = batching_named(options.batching), costs_of(options.profile)
-    prompts = _mixed(read_prompts(options.dataset_path, options.limit))
+    prompts = read_prompts(options.dataset_path, options.limit)
+    given, order = [read_outputs(path) for path in options.outputs], _mixed(prompts)
+    points = [(outputs.policy, outputs.concurrency) for outputs in given]
+    require(len(set(points)) == len(points), "--outputs", points, "each policy and concurrency once")
     model = open_model(options.model, options.adapter, options.device, options.dtype)
     if model.tokenizer is None:
         raise InputError(f"model {options.model!r}: has no tokenizer, so it cannot read prompts")
     ids = [model.tokenizer.encode_chat(prompt.text) for prompt in prompts]
+    given = [_placed(outputs, ids, order, options.output_len) for outputs in given]
+    prompts, ids = [prompts[row] for row in order], [ids[row] for row in order]
     policies = [policy_of(name, options.block_sizes, model.config.name, costs) for name in (REFERENCE, *options.policy)]
     context = min(max(map(len, ids)) + options.output_len + 2 * options.block_sizes[-1], model.config.max_context)
     most = options.levels[-1]
@@ -105,21 +116,27 @@ def _prepared(options: MatchOptions) -> Bench:
     engine = TurningEngine(model.decoder, policies, config)
     for prompt in ids:
         engine.check_request(prompt, Wish(options.output_len))
-    return Bench(options, model, prompts, ids, engine, started)
+    return Bench(options, model, prompts, ids, engine, given, started)
 
 
 def _policy(options: MatchOptions, model: LoadedModel, name: str) -> Policy:
     return policy_of(name, options.block_sizes, model.config.name, costs_of(options.profile))
 
 
-def _mixed(prompts: Sequence[Prompt]) -> list[Prompt]:
+def _mixed(prompts: Sequence[Prompt]) -> list[int]:
     """The first prompt of each dataset, the second ones, and so on: runs of a few are of all datasets too."""
     seen: dict[str, int] = {}
     turns = []
     for prompt in prompts:
         seen[prompt.dataset] = seen.get(prompt.dataset, 0) + 1
         turns.append(seen[prompt.dataset])
-    return [prompts[at] for at in sorted(range(len(prompts)), key=lambda at: turns[at])]
+    return sorted(range(len(prompts)), key=lambda at: turns[at])
+
+
+def _placed(outputs: Outputs, ids: Sequence[Sequence[int]], order: Sequence[int], most: int) -> Outputs:
+    """Outputs of the prompts as they are in the files, told by their places in this order; InputError for others."""
+    outputs.check(ids, most)
+    return replace(outputs, rows=[order.index(row) for row in outputs.rows])
 
 
 def _shapes(options: MatchOptions) -> list[Shape]:
@@ -145,11 +162,20 @@ def _run(bench: Bench, ruler: Ruler, name: str, concurrency: int) -> None:
     each = bench.options.requests_each
     count = len(bench.ids) if each is None else min(len(bench.ids), each * concurrency)
     lives, seconds = _served(bench, name, concurrency, count)
-    parted = divergences(ruler, {row: live.tokens for row, live in enumerate(lives)})
+    parted = divergences(ruler, ((row, live.tokens) for row, live in enumerate(lives)))
     errors = sum(live.finish_reason == "error" for live in lives)
     tokens = sum(len(live.tokens) for live in lives)
     bench.runs.append(Run(name, concurrency, count, seconds, tokens, errors, parted))
     _say(f"{name} at C = {concurrency}: {count - len(parted)} of {count} equal, {seconds:.1f} s")
+
+
+def _judge(bench: Bench, ruler: Ruler, outputs: Outputs) -> None:
+    """Outputs of another server as a run."""
+    parted = divergences(ruler, sorted(zip(outputs.rows, outputs.tokens, strict=True)))
+    count, tokens = len(outputs.rows), sum(map(len, outputs.tokens))
+    about = outputs.policy, outputs.concurrency, count, outputs.seconds, tokens
+    bench.runs.append(Run(*about, 0, parted, outputs.about))
+    _say(f"{outputs.path}: {count - len(parted)} of {count} equal")
 
 
 def _served(bench: Bench, name: str, concurrency: int, count: int) -> tuple[list[Live], float]:
@@ -170,7 +196,7 @@ def _document(bench: Bench, ruler: Ruler) -> dict[str, Any]:
     noise, exact_noise = noise_of(ruler, parted)
     return {
         **_about(bench),
-        "complete": len(bench.runs) == len(_points(bench.options)),
+        "complete": len(bench.runs) == len(bench.given) + len(_points(bench.options)),
         "reference": f"{REFERENCE}, one request at a time",
         "reference_tokens": sum(len(text.output) for text in ruler.texts),
         "noise": noise,

@@ -9,6 +9,8 @@ import typer
 from recguide.engine.shared_options import DTYPES, parse_block_sizes, whole_numbers
 from recguide.traces.checks import require
 
+DEFAULT = ("ar", "fixed:8", "fixed:16", "fixed:32", "recipe", "overlap:B=16")
+
 
 @dataclass(frozen=True, slots=True)
 class MatchOptions:
@@ -20,6 +22,7 @@ class MatchOptions:
     profile: str | None
     batching: str
     block_sizes: tuple[int, ...]
+    outputs: tuple[Path, ...]
     dataset_path: tuple[Path, ...]
     limit: int | None
     output_len: int
@@ -36,6 +39,10 @@ def match(
     dataset_path: Annotated[list[Path], typer.Option(help="JSON lines with prompts; repeatable")],
     output: Annotated[Path, typer.Option(help="the JSON file to write")],
     policy: Annotated[list[str] | None, typer.Option(help="name and options, docs/policies.md; repeatable")] = None,
+    outputs: Annotated[
+        list[Path] | None,
+        typer.Option(help="a .figures.json of recguide bench sglang, whose outputs are compared, too; repeatable"),
+    ] = None,
     adapter: Annotated[str | None, typer.Option(help="adapter file, or the name of a shipped one")] = None,
     profile: Annotated[str | None, typer.Option(help="of this GPU and model, for policies that look at costs")] = None,
     batching: Annotated[str, typer.Option(help="of unequal blocks: bucket, bucket:oldest, pad")] = "bucket",
@@ -52,18 +59,22 @@ def match(
 ) -> None:
     """Serve prompts under policies, and compare every output with that of one-token decoding, one request at a time.
 
+    With --outputs those of another server are compared as well, and without --policy those alone.
+
     Data: a table on stdout, a row for each run, and the file, which is there after each run and says whether it is
     complete. Where an output parts from the reference, both are read again with the same tokens before them. Exits 1
     where the logits of the two tokens are further apart there than noise explains.
     """
     require(dtype in DTYPES, "--dtype", dtype, " or ".join(DTYPES))
+    require(not (outputs and limit), "--limit", limit, "nothing beside --outputs, whose rows count all prompts")
     require(output.parent.is_dir(), "--output", str(output), "a path in a folder that is there")
     options = MatchOptions(
         model=model,
         adapter=adapter,
-        policy=tuple(policy or ("ar", "fixed:8", "fixed:16", "fixed:32", "recipe", "overlap:B=16")),
+        policy=tuple(policy or (() if outputs else DEFAULT)),
         profile=profile,
         batching=batching,
+        outputs=tuple(outputs or ()),
         block_sizes=parse_block_sizes(block_sizes),
         dataset_path=tuple(dataset_path),
         limit=limit,

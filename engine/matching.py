@@ -1,6 +1,6 @@
 """Outputs of served runs against those of a reference, and whether where they part two tokens were as good as equal."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -40,10 +40,10 @@ def first_difference(reference: Sequence[int], found: Sequence[int]) -> int | No
     return None if place == max(len(reference), len(found)) else place
 
 
-def divergences(ruler: Ruler, found: Mapping[int, Sequence[int]]) -> list[Divergence]:
-    """Those of outputs, by request."""
+def divergences(ruler: Ruler, found: Iterable[tuple[int, Sequence[int]]]) -> list[Divergence]:
+    """Those of outputs, each to the request of that number."""
     told = []
-    for request, output in sorted(found.items()):
+    for request, output in found:
         reference = ruler.texts[request].output
         place = first_difference(reference, output)
         if place is None:
@@ -79,6 +79,8 @@ class Run:
     errors: int
     """Requests that ended with an error; their outputs differ."""
     parted: Sequence[Divergence]
+    server: Mapping[str, Any] | None = None
+    """What is known of who served it; None for this engine, here."""
 
 
 def row_of(run: Run, noise: Mapping[str, float], exact_noise: Mapping[str, float]) -> dict[str, Any]:
@@ -97,6 +99,7 @@ def row_of(run: Run, noise: Mapping[str, float], exact_noise: Mapping[str, float
         "largest_exact_gap": _largest([each.exact_gap for each in parted]),
         "above_usual_noise": sum(each.above(noise, exact_noise, USUAL) for each in parted),
         "above_noise": sum(each.above(noise, exact_noise, MOST) for each in parted),
+        **({} if run.server is None else {"server": run.server}),
     }
 
 

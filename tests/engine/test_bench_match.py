@@ -11,6 +11,7 @@ from tiny import TINY, tiny_model
 
 from recguide.engine.attention import causal_mask
 from recguide.engine.decode import autoregressive
+from recguide.engine.loading import load_model
 from recguide.engine.matching import Run, divergences, first_difference, noise_of, row_of
 from recguide.engine.rereading import Reading, Ruler, Shape, Text, reread
 from recguide.engine.served_reading import reread_served
@@ -86,12 +87,12 @@ def test_outputs_part_where_they_first_differ(reference, found, place) -> None:
 def test_a_wrong_token_is_further_off_than_noise(decoder, texts) -> None:
     ruler = ruler_of(decoder, decoder, texts, SHAPES)
     outputs = {row: list(text.output) for row, text in enumerate(texts)}
-    assert divergences(ruler, outputs) == []
+    assert divergences(ruler, outputs.items()) == []
     logits = logits_of(decoder, texts[2])[6]
     worst = int(logits.nan_to_num(neginf=1e9).argmin())
     outputs[2][6] = worst
     outputs[1] = outputs[1][:4]
-    cut, wrong = divergences(ruler, outputs)
+    cut, wrong = divergences(ruler, outputs.items())
     assert (cut.request, cut.position, cut.gap) == (1, 4, None)
     assert (wrong.request, wrong.position) == (2, 6)
     assert wrong.gap == pytest.approx(float(logits.max() - logits[worst]), abs=1e-4)
@@ -151,6 +152,82 @@ def test_in_fp32_every_policy_gives_the_tokens_of_one_token_decoding(asked) -> N
     assert told["noise"]["max"] < 1e-3
     assert told["reference_tokens"] == told["noise"]["positions"]
     assert "tidar:B=4" in done.stdout
+
+
+def figures(asked_ids, outputs, rows):
+    """What `recguide bench sglang` writes, as far as it is read."""
+    return {
+        "policy": "fixed:4",
+        "max_concurrency": 2,
+        "temperature": 0.0,
+        "failed": 0,
+        "duration": 1.5,
+        "input_lens": [len(asked_ids[row]) for row in rows],
+        "rows": rows,
+        "output_ids": outputs,
+        "gpu": "some",
+    }
+
+
+@pytest.fixture
+def answers(tiny_folder):
+    """The prompts of `asked`, and what one-token decoding says to each, in the order of the file."""
+    model = load_model(str(tiny_folder), "cpu", torch.float32)
+    ids = [model.tokenizer.encode_chat(f"question {i}") for i in range(5)]
+    return ids, [list(one.tokens) for one in autoregressive(model.decoder, ids, 6)]
+
+
+def test_outputs_of_another_server_are_compared_as_runs_are(asked, answers, tmp_path) -> None:
+    ids, wanted = answers
+    rows = [3, 0, 1, 2, 4, 3]
+    outputs = [list(wanted[row]) for row in rows]
+    outputs[2][-1] = (outputs[2][-1] + 1) % TINY.vocab_size
+    path = tmp_path / "ours.figures.json"
+    path.write_text(json.dumps(figures(ids, outputs, rows)))
+    done, output = asked("--outputs", path, "--output-len", 6, "--max-concurrency", "1,2")
+    assert done.code == 1, done.stderr
+    told = json.loads(output.read_text())
+    (run,) = told["runs"]
+    assert (run["policy"], run["concurrency"], run["requests"], run["equal"]) == ("sglang:fixed:4", 2, 6, 5)
+    assert (run["above_noise"], run["seconds"]) == (1, 1.5)
+    assert run["server"] == {"file": "ours.figures.json", "gpu": "some"}
+    (line,) = told["divergences"]["sglang:fixed:4@2"]
+    # prompts of both datasets have their turns: row 1 is the third
+    assert line.split()[:2] == ["2", str(len(wanted[1]) - 1)]
+    assert told["complete"] is True
+    assert "sglang:fixed:4" in done.stdout
+
+
+@pytest.mark.parametrize(
+    ("changed", "words"),
+    [
+        ({"output_ids": None}, "output_ids: found null, allowed: a list of tokens"),
+        ({"rows": []}, "rows: found []"),
+        ({"rows": [7]}, "rows: found 7, allowed: 0 to 4"),
+        ({"input_lens": [1]}, "input_lens: found 1 tokens in row 0, allowed: "),
+        ({"output_ids": [[5] * 9]}, "output_ids: found 9 tokens in row 0, allowed: 6, as --output-len"),
+        ({"temperature": 0.7}, "temperature: found 0.7, allowed: 0"),
+        ({"failed": 2}, "failed: found 2"),
+        ({"policy": 4}, "policy: found 4"),
+    ],
+)
+def test_outputs_that_cannot_be_compared_are_refused(asked, answers, tmp_path, changed, words) -> None:
+    ids, wanted = answers
+    path = tmp_path / "ours.figures.json"
+    path.write_text(json.dumps({**figures(ids, wanted[:1], [0]), **changed}))
+    done, output = asked("--outputs", path, "--output-len", 6)
+    assert (done.code, output.exists()) == (2, False)
+    assert f"ours.figures.json: {words}" in done.stderr
+
+
+def test_outputs_come_from_one_file_each_and_of_all_prompts(asked, answers, tmp_path) -> None:
+    path = tmp_path / "ours.figures.json"
+    path.write_text("[1]")
+    assert "found a list" in asked("--outputs", path)[0].stderr
+    ids, wanted = answers
+    path.write_text(json.dumps(figures(ids, wanted, list(range(5)))))
+    assert "each policy and concurrency once" in asked("--outputs", path, "--outputs", path)[0].stderr
+    assert "--limit: found 2" in asked("--outputs", path, "--limit", 2)[0].stderr
 
 
 def test_without_time_there_is_a_file_that_says_so(asked) -> None:
