@@ -45,6 +45,8 @@ DECODE = ("decode", "host")
 ROUND = ("draft", "verify", "host")
 SHIPPED = Path(__file__).with_name("profiles")
 
+Kind = dict[float, dict[float, dict[float, float]]]
+"""One kind of forward: query tokens a request, then requests, then seconds by context tokens a request."""
 CurveOf = Callable[[str, int, int], Curve]
 """The curve over context of a forward: kind, requests, query tokens of all of them together."""
 
@@ -120,7 +122,7 @@ class Profile:
 
     def costs(self) -> CostModel:
         """The cost model that interpolates this profile."""
-        grids: dict[str, dict[float, dict[float, dict[float, float]]]] = {}
+        grids: dict[str, Kind] = {}
         moved = _moved_of(self.path, self.header) if self.header.get(FILL) == EIGHTHS else None
         for (kind, requests, tokens), rows in groupby(sorted(self.rows), lambda row: row[:3]):
             count, size = _place(kind, requests, tokens, _size(kind, tokens, moved) if MOVED in self.header else tokens)
@@ -128,13 +130,18 @@ class Profile:
             points = {row.context_tokens / count: row.median_us * 1e-6 for row in rows}
             grids.setdefault(kind, {}).setdefault(size, {})[count] = points
         for layout in LAYOUTS & grids.keys():
-            # a layout is profiled at its full size: smaller ones lie between that and plain verifies
-            grids[layout] = {**grids.get("verify", {}), **grids[layout]}
+            # where steps have no host's time of their own, some of it is in the drafts' times
+            grids[layout] = _filled_in(grids[layout], grids.get("draft" if HOST[layout] in grids else "verify", {}))
         name, model, gpu = Path(self.path).stem, self.header["model"], self.header["gpu"]
         surfaces = {kind: Surface(grid) for kind, grid in grids.items()}
         layouts = [layout for layout, kind in HOST.items() if kind in surfaces]
         curve_of = partial(_profiled, self.path, surfaces, moved)
         return CostModel(curve_of, name=name, model=model, gpu=gpu, steps_of=layouts)
+
+
+def _filled_in(layout: Kind, plain: Kind) -> Kind:
+    """A layout's grid, and plain forwards where it has none: drafts rather, for both run the draft adapter."""
+    return {size: {**plain.get(size, {}), **layout.get(size, {})} for size in plain.keys() | layout.keys()}
 
 
 def _profiled(

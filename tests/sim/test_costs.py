@@ -142,6 +142,23 @@ def test_a_layout_without_a_hosts_time_of_its_own_takes_that_of_rounds(tmp_path:
     assert new.steps_of == {"rows"}
 
 
+@pytest.mark.parametrize(("own_host", "plain"), [(True, "draft"), (False, "verify")])
+def test_a_layout_goes_on_as_drafts_do_where_it_was_not_profiled(tmp_path: Path, own_host: bool, plain: str) -> None:
+    us = {"draft": 900.0, "verify": 700.0}
+    rows = [Row(kind, n, n * each, 0, us[kind] + each, 0, 1) for kind in us for n in (1, 8, 64) for each in (8, 16, 32)]
+    rows += [Row("rows", n, n * each, 0, 1000.0 + each, 0, 1) for n in (1, 8) for each in (32, 64)]
+    rows += [Row("host", 1, 8, 0, 50, 0, 1)] + [Row("host-rows", 1, 8, 0, 60, 0, 1)] * own_host
+    write_profile(tmp_path / "p.csv", profiles.header(), rows)
+    costs = read_profile(tmp_path / "p.csv").costs()
+    # what was profiled is that; a mixture of one block size is a plain forward; between both it is linear
+    assert costs.forward_s("rows", 8, 256, 0) == pytest.approx(1032e-6)
+    assert costs.forward_s("rows", 8, 128, 0) == pytest.approx((us[plain] + 16) * 1e-6)
+    assert costs.forward_s("rows", 8, 192, 0) == pytest.approx((us[plain] + 16 + 1032) / 2 * 1e-6)
+    # more requests than it was profiled with
+    assert costs.forward_s("rows", 64, 2048, 0) == pytest.approx((us[plain] + 32) * 1e-6)
+    assert costs.curve(("rows",), 64, 2048).covers(0)
+
+
 def test_extrapolation_downwards_never_beats_the_fastest_forward_measured(tmp_path: Path) -> None:
     steep = [Row("draft", 1, q, c, us, 0, 1) for q, c, us in [(8, 0, 100), (8, 99, 100), (16, 0, 900), (16, 99, 900)]]
     write_profile(tmp_path / "steep.csv", profiles.header(), steep)
