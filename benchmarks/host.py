@@ -44,7 +44,10 @@ ROOM = 1024
 QUIET = 0.05
 """The quantile that is told: machines are busy with other things too."""
 FITTED = ("adaptive", "joint")
-POINTS = ("1 ar", "1 fixed:16", "1 overlap:B=16", "128 ar", "128 fixed:8", "128 adaptive", "1 joint", "8 joint", "32 joint")
+POINTS = (
+    *("1 ar", "1 fixed:16", "1 overlap:B=16", "128 ar", "128 fixed:8", "128 adaptive"),
+    *("8 overlap:B=16", "1 joint", "8 joint", "32 joint"),
+)
 
 
 class Marks(Stopwatch):

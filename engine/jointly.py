@@ -1,27 +1,20 @@
 """Branches and block sizes chosen together (`sim/joint.py`), over requests that have different ones in one forward."""
 
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
-from typing import NamedTuple
 
 import numpy as np
 
 from recguide.engine.oneforward import Need, OneForwardWay, planned
-from recguide.engine.requests import Held, Live, room_for, seen_of
+from recguide.engine.requests import ACCEPT_LEN, BLOCK_SIZE, CACHED, Held, Live, figures_of, room_for, standing
 from recguide.engine.scores import blank, held_of
 from recguide.engine.ways import Planned, Setup
-from recguide.sim.chances import MOST_CORRECTIONS
-from recguide.sim.history import Floats
-from recguide.sim.joint import Decisions, Joint, runnable
-from recguide.sim.overlap import Bools
+from recguide.sim.chances import MOST_CORRECTIONS, NO_TOKEN
+from recguide.sim.history import ENTROPY, ENTROPY_BEFORE, Floats
+from recguide.sim.joint import Decisions, Joint, runnable, runnable_of_one
 from recguide.sim.rounds import AR, Ints
 
-
-class _Branches(NamedTuple):
-    """Of the running requests: [requests, 3] and [requests, 4], zeros where no draft is held."""
-
-    position: Ints
-    chance: Floats
+FEW = 4
+"""Requests that are looked at faster one by one."""
 
 
 class JointWay(OneForwardWay):
@@ -34,55 +27,70 @@ class JointWay(OneForwardWay):
 
     def plan(self, running: Sequence[Live], step: int) -> Planned:
         """Drafts for those that hold none, and the round of everyone else with the branches that pay."""
-        largest = room_for(running, self.setup.block_sizes, self.setup.max_context)
-        room = np.full(len(running), self.sizes[-1]) if largest is None else largest
-        plain = room < self.sizes[0]
-        held = [self._held(*each) for each in zip(running, room.tolist(), plain.tolist(), strict=True)]
-        value = self.decisions.value(seen_of(running, {}))
-        first = self._first_sizes(value, room, ~plain & np.array([draft is None for draft in held]))
-        branches = self._branches(running, held)
-        following, taken = self.decisions.plan(value, branches.chance, len(running))
-        needs = []
-        for place, live in enumerate(running):
-            draft = held[place]
-            if draft is None:
-                needs.append(Need(live, first[place]))
-                continue
-            leaves = self._leaves(draft, branches.position[place], taken[place])
-            needs.append(Need(live, len(draft), draft, leaves, self.sizes[following[place]]))
-        return planned(needs)
+        cached, count = standing(running)[CACHED], len(running)
+        room = room_for(running, self.setup.block_sizes, self.setup.max_context)
+        most = np.full(count, self.sizes[-1]) if room is None else np.minimum(room, self.sizes[-1])
+        held = [self._held(*each) for each in zip(running, cached.tolist(), most.tolist(), strict=True)]
+        return planned((self._one_by_one if count <= FEW else self._together)(running, held, most))
 
-    def _held(self, live: Live, room: int, plain: bool) -> Held | None:
-        draft = live.drafted()
-        return draft if draft is not None and not plain and len(draft) <= room else None
+    def _one_by_one(self, running: Sequence[Live], held: Sequence[Held | None], most: Ints) -> list[Need]:
+        state, figures, count = standing(running), figures_of(running), len(running)
+        seen = *figures[[ENTROPY, ENTROPY_BEFORE]].tolist(), *state[[BLOCK_SIZE, ACCEPT_LEN]].tolist()
+        values = map(self.decisions.expected_of_one, *seen)
+        return [self._need(*each, count) for each in zip(running, held, most.tolist(), values, strict=True)]
 
-    def _first_sizes(self, value: Floats, room: Ints, drafts: Bools) -> list[int]:
-        """Block sizes of fresh drafts, and of AR steps elsewhere."""
-        sizes = np.full(len(room), AR)
-        chosen = self.decisions.first_size(value[drafts], len(room), room[drafts])
-        sizes[drafts] = self.decisions.sizes[chosen]
-        listed: list[int] = sizes.tolist()
-        return listed
+    def _need(self, live: Live, draft: Held | None, most: int, value: list[float], count: int) -> Need:
+        if draft is None:
+            return Need(live, AR if most < self.sizes[0] else self.decisions.first_size_of_one(value, count, most))
+        margin, room = draft.margin[1:].tolist(), self.setup.max_context - draft.cached
+        position, chance = runnable_of_one(self.policy.chances, margin, live.limit, room)
+        following, taken = self.decisions.plan_of_one(value, chance, count)
+        return self._round(live, draft, position, taken, following)
 
-    def _branches(self, running: Sequence[Live], held: Sequence[Held | None]) -> _Branches:
-        """Those that drafts may get, and their chances."""
-        found = _Branches(
-            np.zeros((len(held), MOST_CORRECTIONS), np.int64), np.zeros((len(held), MOST_CORRECTIONS + 1))
-        )
-        lens = np.array([0 if draft is None else len(draft) for draft in held])
-        for size in {draft_size for draft_size in lens.tolist() if draft_size}:
-            at = np.flatnonzero(lens == size)
-            margin = np.stack([draft.margin[1:] for draft in held if draft is not None and len(draft) == size])
-            limit = np.array([running[place].limit for place in at.tolist()])
-            room = self.setup.max_context - np.array([running[place].cached for place in at.tolist()])
-            found.position[at], found.chance[at] = runnable(self.policy.chances, margin, size, limit, room)
-        return found
+    def _together(self, running: Sequence[Live], held: Sequence[Held | None], most: Ints) -> list[Need]:
+        """The same of many at once."""
+        state, figures = standing(running), figures_of(running)
+        value = self.decisions.expected(figures[ENTROPY], figures[ENTROPY_BEFORE], state[BLOCK_SIZE], state[ACCEPT_LEN])
+        position, chance = self._branches(running, held, state[CACHED])
+        following, taken = self.decisions.plan(value, chance, len(running))
+        rounds = zip(position.tolist(), taken.tolist(), following.tolist(), strict=True)
+        first = iter(self._first_sizes(value, most, held))
+        return [
+            Need(live, next(first)) if draft is None else self._round(live, draft, *branches)
+            for live, draft, branches in zip(running, held, rounds, strict=True)
+        ]
 
-    def _leaves(self, draft: Held, position: Ints, taken: Bools) -> tuple[int, ...]:
-        second = self.second(draft)
-        corrections = zip(position.tolist(), taken.tolist(), strict=False)
-        places = [place for place, wanted in corrections if wanted and second[place] >= 0]
-        return (*places, *([len(draft)] if taken[MOST_CORRECTIONS] else []))
+    def _held(self, live: Live, cached: int, most: int) -> Held | None:
+        """The draft that a request holds, if it is of use where the request stands."""
+        draft = live.held
+        return draft if draft is not None and draft.cached == cached and len(draft) <= most else None
+
+    def _first_sizes(self, value: Floats, most: Ints, held: Sequence[Held | None]) -> list[int]:
+        """Block sizes of those that hold no draft: of fresh ones, and of AR steps where there is room for none."""
+        at = [place for place, draft in enumerate(held) if draft is None]
+        if not at:
+            return []
+        most = most[at]
+        chosen = self.decisions.sizes[self.decisions.first_size(value[at], len(held), most)]
+        sizes: list[int] = np.where(most < self.sizes[0], AR, chosen).tolist()
+        return sizes
+
+    def _branches(self, running: Sequence[Live], held: Sequence[Held | None], cached: Ints) -> tuple[Ints, Floats]:
+        """[requests, 3] and [requests, 4] The branches that drafts may get, and their chances: none without a draft."""
+        margin = np.full((len(held), max(self.sizes[-1] - 1, MOST_CORRECTIONS)), NO_TOKEN, np.uint16)
+        size, limit = [0] * len(held), [0] * len(held)
+        for place, draft in enumerate(held):
+            if draft is not None:
+                size[place], limit[place] = len(draft), running[place].limit
+                margin[place, : len(draft) - 1] = draft.margin[1:]
+        return runnable(self.policy.chances, margin, np.array(size), np.array(limit), self.setup.max_context - cached)
+
+    def _round(self, live: Live, draft: Held, position: list[int], taken: list[bool], following: int) -> Need:
+        size, second = len(draft), self.second(draft)
+        leaves = [at for at, wanted in zip(position, taken, strict=False) if wanted and second[at] >= 0]
+        if taken[MOST_CORRECTIONS]:
+            leaves.append(size)
+        return Need(live, size, draft, tuple(leaves), self.sizes[following])
 
     def rehearse(self, lives: Sequence[Live]) -> Iterator[Planned]:
         """Drafts, and rounds with as many branches as there may be, where all have the same block sizes."""
@@ -97,4 +105,4 @@ class JointWay(OneForwardWay):
                 for count in range(1, len(branches) + 1)
             ]
         for kind in kinds:
-            yield planned([replace(kind, live=live) for live in lives])
+            yield planned([kind._replace(live=live) for live in lives])

@@ -5,7 +5,6 @@ that do not. Verifier rows are never drafts to the adapter. Only they commit key
 """
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
@@ -23,8 +22,7 @@ NOTHING: Ints = np.zeros(0, np.int64)
 """Drafted tokens of an AR step."""
 
 
-@dataclass(frozen=True, slots=True)
-class Need:
+class Need(NamedTuple):
     """What one request needs next: a draft of ``size`` tokens, or with ``held`` or at size 1 a verification."""
 
     live: Live

@@ -1,7 +1,6 @@
 """Overlap, with one block size and branches by the paper's rule (section 5.1; `sim/overlap.py`)."""
 
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
 
 import numpy as np
 
@@ -37,7 +36,7 @@ class OverlapWay(OneForwardWay):
         kinds = [Need(lives[0], size), Need(lives[0], AR)]
         kinds += [Need(lives[0], size, held, tuple(branches[:count]), size) for count in range(len(branches) + 1)]
         for kind in kinds:
-            yield planned([replace(kind, live=live) for live in lives])
+            yield planned([kind._replace(live=live) for live in lives])
 
     def _leaves_of(self, live: Live, draft: Held | None) -> tuple[int, ...]:
         """Where branches leave the draft that a request holds."""

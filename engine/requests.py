@@ -214,6 +214,11 @@ def standing(running: Sequence[Live]) -> Ints:
     return running.state if isinstance(running, Roster) else _gathered(running)
 
 
+def figures_of(running: Sequence[Live]) -> Floats:
+    """The figures of running requests, as a :class:`Roster` has them."""
+    return running.figures if isinstance(running, Roster) else _figures(running)
+
+
 def seen_of(running: Sequence[Live], tallies: dict[int, Tally] | None) -> Outcomes:
     """What policies may see, as the simulator shows it; without ``tallies`` nothing of the history."""
     state = standing(running)
@@ -221,7 +226,7 @@ def seen_of(running: Sequence[Live], tallies: dict[int, Tally] | None) -> Outcom
     seen = Outcomes(number, tokens, block_size, accept_len, int(state[CACHED].sum()))
     if tallies is not None:
         # copied, because policies may keep what they see
-        figures = running.figures.copy() if isinstance(running, Roster) else _figures(running)
+        figures = figures_of(running).copy()
         seen.entropy, seen.entropy_before = figures[ENTROPY], figures[ENTROPY_BEFORE]
         seen.matched, seen.checked = figures[MATCHED], figures[CHECKED]
         seen.tallies = tallies

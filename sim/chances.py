@@ -1,8 +1,9 @@
 """How likely the branches of a draft are to be used, told from its margins; learned from a trace."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import dataclass, fields
+from functools import cached_property
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -16,14 +17,26 @@ from recguide.traces.dense import matched_lens
 from recguide.traces.errors import InputError
 
 LEVELS = 256
+NO_TOKEN = LEVELS
+"""In the place of a margin behind a draft's end, where drafts of several lengths are looked at together."""
 GRID = 33
 KNOTS = np.linspace(0.0, 1.0, GRID) ** 2
 """Chances at which the correction of chances is kept: closer where most of them are, near 0."""
+Levels = NDArray[np.uint8] | NDArray[np.uint16]
 MOST_CORRECTIONS = 3
 """Correction branches that may be prepared, the likeliest ones."""
 
 
-@dataclass(frozen=True, slots=True)
+class Tables(NamedTuple):
+    """The tables of :class:`Chances` as arrays, with what ``NO_TOKEN`` says: it passes, and is never the wrong one."""
+
+    passes: Floats
+    second: Floats
+    correction: Floats
+    continuation: Floats
+
+
+@dataclass(frozen=True)
 class Chances:
     """What margins say; every table is monotone."""
 
@@ -36,6 +49,12 @@ class Chances:
     continuation: tuple[float, ...]
     """[33] The same of continuation branches, by the product of passing all."""
 
+    @cached_property
+    def tables(self) -> Tables:
+        """The same as arrays."""
+        passes, second = np.array([*self.passes, 1.0]), np.array([*self.second, 0.0])
+        return Tables(passes, second, np.array(self.correction), np.array(self.continuation))
+
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Branches:
@@ -47,26 +66,45 @@ class Branches:
     """[drafts, 4] That each is used; the last one is the continuation's."""
 
 
-def branches_of(chances: Chances, margin: NDArray[np.uint8]) -> Branches:
-    """The likeliest branches of drafts with these margins: [drafts, B-1], of the tokens behind the seed."""
-    product, whole = _products(np.array(chances.passes), np.array(chances.second), margin)
+def branches_of(chances: Chances, margin: Levels) -> Branches:
+    """The likeliest branches of drafts with these margins: [drafts, B-1], of the tokens behind the seed.
+
+    Shorter drafts among them have ``NO_TOKEN`` behind their end.
+    """
+    tables = chances.tables
+    product, whole = _products(tables.passes, tables.second, margin)
     best = _likeliest(product)
-    count = best.shape[1]
-    found = np.take_along_axis(product, best, axis=1)
-    corrections = np.zeros((len(margin), MOST_CORRECTIONS))
+    count, lines = best.shape[1], np.arange(len(margin))[:, None]
+    there = margin[lines, best] < NO_TOKEN
+    chance = np.zeros((len(margin), MOST_CORRECTIONS + 1))
     position = np.zeros((len(margin), MOST_CORRECTIONS), np.int64)
-    corrections[:, :count] = np.interp(found, KNOTS, chances.correction)
-    position[:, :count] = best + 1
-    continuation = np.interp(whole, KNOTS, chances.continuation)
-    return Branches(position, np.concatenate([corrections, continuation[:, None]], axis=1))
+    chance[:, :count] = np.interp(product[lines, best], KNOTS, tables.correction) * there
+    position[:, :count] = (best + 1) * there
+    chance[:, MOST_CORRECTIONS] = np.interp(whole, KNOTS, tables.continuation)
+    return Branches(position, chance)
 
 
-def _products(passes: Floats, second: Floats, margin: NDArray[np.uint8]) -> tuple[Floats, Floats]:
+def branches_of_one(chances: Chances, margin: Sequence[int]) -> tuple[list[int], list[float]]:
+    """:func:`branches_of` of one draft, for the engine: three positions and four chances."""
+    passes, second, reached, product = chances.passes, chances.second, 1.0, []
+    for level in margin:
+        each = passes[level]
+        product.append(reached * (1 - each) * second[level])
+        reached *= each
+    best = sorted(range(len(product)), key=product.__getitem__, reverse=True)[:MOST_CORRECTIONS]
+    corrections = np.interp([product[place] for place in best], KNOTS, chances.tables.correction).tolist()
+    none = [0] * (MOST_CORRECTIONS - len(best))
+    continuation = float(np.interp(reached, KNOTS, chances.tables.continuation))
+    return [*(place + 1 for place in best), *none], [*corrections, *none, continuation]
+
+
+def _products(passes: Floats, second: Floats, margin: Levels) -> tuple[Floats, Floats]:
     """[drafts, B-1] That each token is the first wrong one with a right second candidate; [drafts] that all pass."""
     each = passes[margin]
     reached = np.multiply.accumulate(each, axis=1)
-    before = np.concatenate([np.ones((len(each), 1)), reached[:, :-1]], axis=1)
-    product: Floats = before * (1 - each) * second[margin]
+    product: Floats = 1 - each
+    product[:, 1:] *= reached[:, :-1]
+    product *= second[margin]
     return product, reached[:, -1]
 
 
@@ -150,7 +188,8 @@ def keys_for(sizes: Sequence[int]) -> tuple[Key, ...]:
 
 def chances_from(document: Mapping[str, Any]) -> Chances:
     """The tables of a policy file; ValueError where one has another length or holds what is no chance."""
-    found = {name: tuple(float(value) for value in document[name]) for name in Chances.__slots__}
+    names = [field.name for field in fields(Chances)]
+    found = {name: tuple(float(value) for value in document[name]) for name in names}
     for name, values in found.items():
         count = LEVELS if name in ("passes", "second") else GRID
         if len(values) != count or not all(0 <= value <= 1 for value in values):

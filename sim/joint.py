@@ -11,15 +11,16 @@ chance of use), and the verify. For a given B' a branch pays where its chance ti
 With few requests a/C is large and likely branches all pay; with many it is small and none does. Nothing switches.
 """
 
-from collections.abc import Mapping
+import math
+from bisect import bisect_right
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
 from recguide.sim.adaptive import ALL, Adaptive, certainty, stratum
-from recguide.sim.chances import MOST_CORRECTIONS, Chances, branches_of, keys_for
+from recguide.sim.chances import MOST_CORRECTIONS, Chances, Levels, branches_of, branches_of_one, keys_for
 from recguide.sim.costs import CostModel
 from recguide.sim.drafts import Key
 from recguide.sim.history import Floats, Signal
@@ -75,6 +76,20 @@ class Joint:
         return self.rho[min(self.rho, key=lambda load: abs(np.log(load / running)))]
 
 
+class _Price(NamedTuple):
+    """What tokens are worth while so many requests run, and what they cost."""
+
+    rho: float
+    slope: float
+    """Seconds for each query token of a request."""
+    own: Floats
+    """[sizes] The same for those of a block."""
+    alone: Floats
+    """[sizes] And with the request's share of a step without tokens."""
+    owns: list[float]
+    alones: list[float]
+
+
 class Decisions:
     """What the policy decides for running requests on a machine with these costs; the engine uses it too."""
 
@@ -82,65 +97,114 @@ class Decisions:
         self.policy, self.costs = policy, costs
         self.sizes = np.array(policy.fitted.candidates)
         self.allowed = np.array([i < policy.corrections for i in range(MOST_CORRECTIONS)] + [policy.continuation])
+        self._allowed = self.allowed.tolist()
         names = [ALL, *(stratum(size, full) for size in policy.fitted.candidates for full in (False, True))]
         tables = [policy.fitted.values.get(name, policy.fitted.values[ALL]) for name in names]
-        self.values = np.array([[table[size] for size in policy.fitted.candidates] for table in tables])
-        self.pooled = self.values[0].mean(axis=1)
-        self.edges = np.array(policy.fitted.edges)
+        known = np.array([[table[size] for size in policy.fitted.candidates] for table in tables])
+        # what is no number sorts behind the last edge, which is infinite
+        unknown = np.broadcast_to(known[0].mean(axis=1), known.shape[:2])
+        self.values = np.concatenate([known, unknown[:, :, None]], axis=2).transpose(0, 2, 1).copy()
+        self.edges = np.array([*policy.fitted.edges, np.inf])
         self.place = np.zeros((64, 2), np.int64)
         for i, size in enumerate(policy.fitted.candidates):
             self.place[size] = 2 * i + 1, 2 * i + 2
-        self._prices: dict[int, tuple[float, float, float]] = {}
+        self._values, self._edges, self._places = self.values.tolist(), self.edges.tolist(), self.place.tolist()
+        self._prices: dict[int, _Price] = {}
 
     def value(self, seen: Outcomes) -> Floats:
         """[requests, sizes] Expected tokens of the next round at each block size."""
         if seen.entropy is None or seen.entropy_before is None:
             raise ValueError("the joint policy looks at entropies, and nobody keeps them")
-        s = certainty(seen.entropy, seen.entropy_before)
-        where = self.place[seen.block_size, (seen.accept_len == seen.block_size).astype(np.int64)]
-        # what is no number sorts behind all edges, and is replaced
-        known = self.values[where, :, np.searchsorted(self.edges, s, side="right")]
-        found: Floats = np.where(np.isnan(s)[:, None], self.pooled, known)
+        return self.expected(seen.entropy, seen.entropy_before, seen.block_size, seen.accept_len)
+
+    def expected(self, entropy: Floats, entropy_before: Floats, block_size: Ints, accept_len: Ints) -> Floats:
+        """The same of requests that stand so."""
+        s = certainty(entropy, entropy_before)
+        where = self.place[block_size, (accept_len == block_size).astype(np.int64)]
+        found: Floats = self.values[where, self.edges.searchsorted(s, side="right")]
         return found
 
-    def _price(self, count: int) -> tuple[float, float, float]:
-        """rho, a request's share of a step without tokens, and seconds for each of its tokens."""
+    def expected_of_one(self, entropy: float, entropy_before: float, block_size: int, accept_len: int) -> list[float]:
+        """The same of one request, for the engine."""
+        s = -entropy if math.isnan(entropy_before) else -(entropy + entropy_before) / 2
+        values: list[float] = self._values[self._places[block_size][accept_len == block_size]][
+            bisect_right(self._edges, s)
+        ]
+        return values
+
+    def _price(self, count: int) -> "_Price":
         if count not in self._prices:
             context = 512 * count
             few, many = (self.costs.forward_s("rows", count, count * tokens, context) for tokens in (FEW, MANY))
             slope = max((many - few) / ((MANY - FEW) * count), 1e-12)
             fixed = max(few + self.costs.host_s(count, count * 8) - slope * FEW * count, 0.0) / count
-            self._prices[count] = (self.policy.rho_at(count), fixed, slope)
+            own = slope * self.sizes
+            self._prices[count] = _Price(
+                self.policy.rho_at(count), slope, own, fixed + own, own.tolist(), (fixed + own).tolist()
+            )
         return self._prices[count]
 
     def first_size(self, value: Floats, count: int, room: Ints) -> Ints:
         """The index of the block size of a fresh draft among ``count`` requests: draft and verify are to be paid."""
-        rho, _, slope = self._price(count)
+        rho, slope = self._price(count)[:2]
         net = np.where(self.sizes <= room[:, None], value - rho * slope * 2 * self.sizes, -np.inf)
         best: Ints = net.argmax(axis=1)
         return best
+
+    def first_size_of_one(self, value: Sequence[float], count: int, room: int) -> int:
+        """The same of one request, for the engine: the block size itself."""
+        rho, slope = self._price(count)[:2]
+        net = [
+            worth - rho * slope * 2 * size
+            for worth, size in zip(value, self.policy.fitted.candidates, strict=True)
+            if size <= room
+        ]
+        return self.policy.fitted.candidates[net.index(max(net))]
 
     def plan(self, value: Floats, chance: Floats, count: int) -> tuple[Ints, Bools]:
         """The index of the next block size of each that emits, and [requests, 4] which branches it gets.
 
         ``chance`` is [requests, 4], of :func:`runnable`.
         """
-        rho, fixed, slope = self._price(count)
-        chance = chance * self.allowed
-        pays = chance[:, None, :] * (fixed + slope * self.sizes[:, None]) > slope * self.sizes[:, None]
-        used = (chance[:, None, :] * pays).sum(axis=2)
-        cost = slope * self.sizes * (pays.sum(axis=2) + 1) + (1 - used) * (fixed + slope * self.sizes)
+        rho, _, own, alone = self._price(count)[:4]
+        # branches first: what is summed over them is summed in their order
+        chance = (chance * self.allowed).T[:, :, None]
+        pays = chance * alone > own
+        used = (chance * pays).sum(axis=0)
+        cost = own * (pays.sum(axis=0) + 1) + (1 - used) * alone
         chosen: Ints = (value - rho * cost).argmax(axis=1)
-        return chosen, pays[np.arange(len(chosen)), chosen]
+        return chosen, pays[:, np.arange(len(chosen)), chosen].T
+
+    def plan_of_one(self, value: Sequence[float], chance: Sequence[float], count: int) -> tuple[int, list[bool]]:
+        """The same of one request, for the engine; ``chance`` is of :func:`runnable_of_one`."""
+        price = self._price(count)
+        chance = [told * allowed for told, allowed in zip(chance, self._allowed, strict=True)]
+        plans, nets = [], []
+        for worth, own, alone in zip(value, price.owns, price.alones, strict=True):
+            pays = [told * alone > own for told in chance]
+            used = sum([told for told, does in zip(chance, pays, strict=True) if does], 0.0)
+            nets.append(worth - price.rho * (own * (sum(pays) + 1) + (1 - used) * alone))
+            plans.append(pays)
+        best = nets.index(max(nets))
+        return best, plans[best]
 
 
-def runnable(chances: Chances, margin: NDArray[np.uint8], size: int, limit: Ints, room: Ints) -> tuple[Ints, Floats]:
-    """Branches of drafts at one block size: block positions of corrections [drafts, 3], chances of use [drafts, 4].
+def runnable(chances: Chances, margin: Levels, size: Ints, limit: Ints, room: Ints) -> tuple[Ints, Floats]:
+    """Branches of drafts: block positions of corrections [drafts, 3], chances of use [drafts, 4].
 
-    ``limit`` and ``room`` are as for :func:`recguide.sim.overlap.prepared`. Branches that start behind the output limit
-    or outside the context have no chance.
+    ``margin`` is as for :func:`recguide.sim.chances.branches_of`, ``size`` the block size of each draft and of its
+    branches, ``limit`` and ``room`` as for :func:`recguide.sim.overlap.prepared`. Branches that start behind the
+    output limit or outside the context have no chance.
     """
     found = branches_of(chances, margin)
-    starts = np.concatenate([found.position, np.full((len(margin), 1), size)], axis=1)
-    runs = (starts < limit[:, None]) & (starts + size <= room[:, None])
+    starts = np.concatenate([found.position, size[:, None]], axis=1)
+    runs = starts < np.minimum(limit, room - size + 1)[:, None]
     return found.position, found.chance * runs
+
+
+def runnable_of_one(chances: Chances, margin: Sequence[int], limit: int, room: int) -> tuple[list[int], list[float]]:
+    """:func:`runnable` of one draft, for the engine."""
+    position, chance = branches_of_one(chances, margin)
+    size = len(margin) + 1
+    starts = zip((*position, size), chance, strict=True)
+    return position, [told if start < limit and start + size <= room else 0.0 for start, told in starts]

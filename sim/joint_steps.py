@@ -55,7 +55,7 @@ def _play(rounds: Rounds, policy: Joint, size: int, source: int) -> tuple[Ints, 
     accepted = matched_lens(match) + 1
     emitted = np.minimum(accepted, left)
     limit, room = rounds.max_output_tokens - position, rounds.max_context - cached
-    branched, chance = runnable(policy.chances, margin, size, limit, room)
+    branched, chance = runnable(policy.chances, margin, np.full(len(margin), size), limit, room)
     right = (second >> np.minimum(accepted - 1, 31).astype(np.uint32)) & np.uint32(1) != 0
     hit = (branched == accepted[:, None]) & (right & (accepted < size))[:, None]
     used = np.where(hit.any(axis=1), hit.argmax(axis=1), -1)

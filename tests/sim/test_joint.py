@@ -9,10 +9,10 @@ from hypothesis import strategies as st
 from strategies import random_trace
 
 from recguide.sim.catalogue import make_policy, rounds_for
-from recguide.sim.chances import Chances, branches_of, fit_chances, keys_for
+from recguide.sim.chances import NO_TOKEN, Chances, branches_of, fit_chances, keys_for
 from recguide.sim.costs import CostModel, linear_costs
 from recguide.sim.fitting import fit_in_sample
-from recguide.sim.joint import Joint
+from recguide.sim.joint import Decisions, Joint, runnable, runnable_of_one
 from recguide.sim.joint_file import read_joint, write_joint
 from recguide.sim.joint_fit import decode_rate, fit_joint
 from recguide.sim.metrics import metrics_of
@@ -71,6 +71,42 @@ def test_the_likeliest_places_get_the_branches_however_late_they_are() -> None:
     assert found.position[0, 0] in (3, 10)
     assert set(found.position[0].tolist()) <= {3, 10, 12, 15}
     assert found.chance[0, 0] >= found.chance[0, 1] >= found.chance[0, 2]
+
+
+@settings(max_examples=60, deadline=None)
+@given(data=st.data(), sizes=st.lists(st.sampled_from((2, 3, 8, 16, 32)), min_size=1, max_size=6))
+def test_branches_of_one_draft_are_those_that_it_has_among_many(data: st.DataObject, sizes: list[int]) -> None:
+    margins = [data.draw(st.lists(st.integers(0, 255), min_size=size - 1, max_size=size - 1)) for size in sizes]
+    levels = np.full((len(sizes), 31), NO_TOKEN, np.uint16)
+    for line, margin in zip(levels, margins, strict=True):
+        line[: len(margin)] = margin
+    limit, room = (data.draw(st.lists(st.integers(0, 70), min_size=len(sizes), max_size=len(sizes))) for _ in range(2))
+    given = JOINT.chances, levels, np.array(sizes), np.array(limit), np.array(room)
+    position, chance = runnable(*given)
+    for place, margin in enumerate(margins):
+        one = runnable_of_one(JOINT.chances, margin, limit[place], room[place])
+        assert one == (position[place].tolist(), chance[place].tolist())
+        alone = branches_of(JOINT.chances, np.array([margin], np.uint8))
+        assert alone.position[0].tolist() == one[0]
+
+
+@settings(max_examples=60, deadline=None)
+@given(data=st.data(), count=st.integers(1, 40))
+def test_what_is_decided_for_one_request_is_decided_for_it_among_many(data: st.DataObject, count: int) -> None:
+    policy = replace(JOINT, corrections=data.draw(st.integers(0, 3)), continuation=data.draw(st.booleans()))
+    decisions, rng = Decisions(policy, COSTS), np.random.default_rng(data.draw(st.integers(0, 999)))
+    entropy = rng.choice([np.nan, *(rng.random(3) * 3)], (2, count))
+    last, emitted, room = (rng.choice(values, count) for values in ((0, 1, *SIZES), (1, *SIZES), (*SIZES, 40)))
+    chance = rng.random((count, 4)) ** 3
+    value = decisions.expected(*entropy, last, emitted)
+    following, taken = decisions.plan(value, chance, count)
+    first = decisions.sizes[decisions.first_size(value, count, room)]
+    for place, seen in enumerate(zip(*entropy.tolist(), last.tolist(), emitted.tolist(), strict=True)):
+        own = decisions.expected_of_one(*seen)
+        assert own == value[place].tolist()
+        assert decisions.first_size_of_one(own, count, int(room[place])) == first[place]
+        plan = decisions.plan_of_one(own, chance[place].tolist(), count)
+        assert plan == (following[place], taken[place].tolist())
 
 
 @settings(max_examples=10, deadline=None)
