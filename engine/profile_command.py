@@ -13,7 +13,8 @@ PROMPTS = "16,64,128,192,256,384,512,768,1024,1536,2048"
 
 if TYPE_CHECKING:
     from recguide.engine.loading import LoadedModel
-    from recguide.engine.profiling import Effort, Grid
+    from recguide.engine.places import Grid
+    from recguide.engine.profiling import Effort
 
 
 def profile(
@@ -41,7 +42,8 @@ def profile(
     """
     from recguide.engine.loading import open_model
     from recguide.engine.pinning import pin_to_fastest
-    from recguide.engine.profiling import LAYOUTS, Effort, Grid
+    from recguide.engine.places import LAYOUTS, Grid
+    from recguide.engine.profiling import Effort
 
     if not output.parent.is_dir():
         raise InputError(f"--output: {output.parent}: no such directory")
@@ -68,14 +70,14 @@ def profile(
 
 def _measure(loaded: "LoadedModel", grid: "Grid", effort: "Effort", output: Path, header: dict[str, str]) -> int:
     """Write the profile after every pass; gives its number of rows."""
-    from recguide.engine.profiling import measure, rows, station_for
+    from recguide.engine.profiling import measure, rows, speed, station_for
     from recguide.sim.costs import write_profile
 
     count, station = 0, station_for(loaded.decoder, grid)
     header |= station.forwards.told()
-    for timings in measure(station, grid, effort, _say):
-        found = rows(timings)
-        write_profile(output, header, found)
+    for passed in measure(station, grid, effort, _say):
+        found = rows(passed.timings)
+        write_profile(output, header | speed(passed.loop), found)
         count = len(found)
     return count
 

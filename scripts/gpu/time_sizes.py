@@ -8,9 +8,11 @@ from typing import Any
 import torch
 
 from recguide.engine.model import Decoder
-from recguide.engine.profiling import Grid, Place, station_for, visit
+from recguide.engine.places import Grid, Place
+from recguide.engine.profiling import station_for
 from recguide.engine.sizes import MANY, PLAIN, FillSizes, beyond_cache, fill_sizes, layer_weights, product_seconds
 from recguide.engine.station import Station
+from recguide.engine.visits import visit
 from recguide.sim.sizes import Moved, moved_sizes, sizes_up_to
 
 BLOCK = 8

@@ -12,6 +12,7 @@ from strategies import random_trace
 from tiny import recorded, tiny_model
 
 from recguide.engine.campaign import Server, Stop, closed_loop, engine_config, staggered
+from recguide.engine.inputs import Shape
 from recguide.engine.measure_command import grid_of, parse_anchor, parse_point, whole_numbers
 from recguide.engine.measure_run import pending, prompts_of
 from recguide.engine.station import Aside, Rehearsal, Station, StoppableClock
@@ -151,6 +152,23 @@ def test_a_step_is_run_until_nothing_of_it_happens_for_the_first_time_and_only_t
     assert changes == ["changes", 3]
     assert forgotten == ["draft", "forwards"] * 2
     assert clock() == 10.0
+
+
+def test_the_first_launch_of_every_graph_is_one_of_those_that_do_not_count() -> None:
+    class Graph:
+        def replay(self):
+            replayed.append(self)
+
+    replayed, model = [], tiny_model(2, 0)
+    forwards = station(model, recorded(model, PROMPTS, GRID, 8)).forwards
+    inputs = forwards.inputs(Shape(1, 4, 4, 4, "all", False, False))
+    for graph in (Graph(), Graph()):
+        # a graph that was made anew is another one
+        inputs.graph, before = graph, forwards.firsts
+        for _ in range(3):
+            forwards._launch(inputs, True)
+        assert forwards.firsts == before + 1
+    assert len(replayed) == 6
 
 
 def test_passes_interleave_and_every_second_one_goes_backwards(tmp_path) -> None:

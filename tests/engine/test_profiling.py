@@ -8,8 +8,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tiny import tiny_model
 
-from recguide.engine.profiling import Effort, Grid, Place, measure, rows, station_for, summary, visit
+from recguide.engine.places import Grid, Place
+from recguide.engine.profiling import Effort, measure, rows, station_for, summary
 from recguide.engine.shapes import SHAPES
+from recguide.engine.visits import visit
 from recguide.sim.costs import read_profile
 
 TINY_GRID = Grid((1, 2), (8, 16), (4,), (8,), layout_requests=1)
@@ -49,8 +51,24 @@ def test_a_visit_tells_of_the_rows_that_its_steps_have(station, place, told):
         assert abs(step.context_tokens - place.requests * place.context) <= 8 * place.requests
 
 
+@pytest.mark.parametrize(("place", "tokens"), [(Place("rows", 1, 48, 8), {0, 48}), (Place("linear", 1, 4, 8), {4}),
+                                               (Place("quadratic", 1, 272, 8), {272})])  # fmt: skip
+def test_a_place_is_warmed_up_with_every_kind_of_step_that_it_tells_of(place, tokens):
+    fresh, ran = station_for(tiny_model(2, 0).decoder, TINY_GRID), []
+    turn_to = fresh.turn_to
+
+    def watched(*what):
+        turn_to(*what)
+        run, way = fresh.way.run, fresh.way
+        way.run = lambda planned: ran.append((fresh.steps, planned.work.query_tokens)) or run(planned)
+
+    fresh.turn_to = watched
+    visit(fresh, place, 0.0)
+    assert {count for steps, count in ran if steps == ran[0][0]} >= tokens
+
+
 def test_every_pass_after_the_first_gives_a_timing_of_every_row(station):
-    passes = list(measure(station, TINY_GRID, Effort(3, 0.0), silent))
+    passes = [passed.timings for passed in measure(station, TINY_GRID, Effort(3, 0.0), silent)]
     assert len(passes) == 2
     linear, rows_of_one, quadratic = 2 * 2 * 3 + 2 * 2, 2 * 4 + 5, 2 + 1
     for timings in passes:
@@ -58,12 +76,12 @@ def test_every_pass_after_the_first_gives_a_timing_of_every_row(station):
         assert len(timings) == linear + rows_of_one + quadratic + 1
     assert [timings["decode", 1, 1, 8].repeats for timings in passes] == [2, 3]
     (only,) = measure(station, Grid((1,), (8,), (4,), (8,), 0), Effort(1, 0.0), silent)
-    assert {kind for kind, *_ in only} == {"decode", "draft", "verify", "host", "prefill"}
+    assert {kind for kind, *_ in only.timings} == {"decode", "draft", "verify", "host", "prefill"}
 
 
 def test_time_that_is_up_cuts_all_but_two_passes(station):
-    (timings,) = measure(station, Grid((1,), (8,), (4,), (8,), 0), Effort(9, 0.0, seconds=0.0), silent)
-    assert timings["decode", 1, 1, 8].repeats == 2
+    (passed,) = measure(station, Grid((1,), (8,), (4,), (8,), 0), Effort(9, 0.0, seconds=0.0), silent)
+    assert passed.timings["decode", 1, 1, 8].repeats == 2
 
 
 def test_the_grid_has_every_place_once():
@@ -129,6 +147,8 @@ def test_the_command_writes_a_profile_that_simulations_read(profile, tiny_folder
     found = read_profile(tmp_path / "p.csv")
     assert found.header["model"] == "tiny-llama"
     assert found.header["command"].startswith(f"recguide profile {tiny_folder} --requests 1,2 ")
+    assert 1 < float(found.header["python_loop_us"]) < 1e6
+    assert 0 <= float(found.header["python_loop_spread_us"]) < 1e6
     # what the host adds is measured at every context, and told once
     assert {row.repeats for row in found.rows if row.context_tokens} == {2}
     costs = found.costs()

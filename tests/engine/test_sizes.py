@@ -11,9 +11,11 @@ from hypothesis import strategies as st
 from tiny import tiny_model
 
 from recguide.engine.decode import autoregressive
-from recguide.engine.profiling import Grid, Place, station_for, visit
+from recguide.engine.places import Grid, Place
+from recguide.engine.profiling import station_for
 from recguide.engine.serving import Engine, EngineConfig
 from recguide.engine.sizes import PLAIN, FillSizes, beyond_cache, layer_weights, product_seconds, profiled_sizes
+from recguide.engine.visits import visit
 from recguide.sim.sizes import filled_up, moved_sizes, sizes_up_to
 
 pytestmark = pytest.mark.usefixtures("one_thread")
