@@ -10,7 +10,6 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
-import numpy as np
 import torch
 import typer
 
@@ -23,14 +22,13 @@ from recguide.engine.sglang_jobs import log_of, serve_all
 from recguide.engine.sglang_options import plan_of
 from recguide.engine.sglang_seen import client_figures, client_run, read_seen, same_outputs, server_figures
 from recguide.engine.sglang_server import Model, Place, arguments_of, model_of
+from recguide.engine.sglang_times import host_times
 from recguide.sim.campaigns import Manifest, PointKey, manifest_of
 from recguide.sim.detailed import detailed
 from recguide.sim.figures import Figures
-from recguide.sim.log import PREFILL_STEP
 from recguide.sim.measurement import (
     ALL,
     SUFFIX,
-    Measurement,
     name_of,
     read_measurement,
     served_path,
@@ -247,28 +245,10 @@ def _kept(bench: Bench, name: str, served: Run, repeat: int, logged: Path) -> di
     write_measurement(path, replace(measured, about=about, run=run), figures)
     if served_path(logged).exists():
         write_trace(read_trace(served_path(logged)), served_path(path))
-    return {**server_figures(figures), **host_times(measured), "measurement": path.name}
+    return {**server_figures(figures), **host_times(measured.run.steps, measured.forward_s), "measurement": path.name}
 
 
 def figures_in(logged: Path) -> dict[str, Any]:
     """The figures of a measurement, without its lists."""
     document = json.loads(gzip.decompress(logged.read_bytes()))
     return {name: value for name, value in document.items() if not isinstance(value, list | dict)}
-
-
-def host_times(measured: Measurement) -> dict[str, float | None]:
-    """Where the time of rounds went: forwards by the device's clock, the host's share of steps, and between steps."""
-    steps = measured.run.steps
-    rounds = steps["block_size"] != PREFILL_STEP
-    count, round_s = int(rounds.sum()), float(steps["seconds"][rounds].sum())
-    forward_s = float(measured.forward_s[rounds].sum())
-    gaps = np.diff(steps["start_s"]) - steps["seconds"][:-1]
-    between = gaps[rounds[:-1] & rounds[1:]]
-    return {
-        "round_s": round_s,
-        "forward_s": forward_s,
-        "mean_forward_ms": forward_s / count * 1e3 if count else None,
-        "mean_host_ms": (round_s - forward_s) / count * 1e3 if count else None,
-        "mean_between_steps_ms": float(between.mean()) * 1e3 if len(between) else None,
-        "median_between_steps_ms": float(np.median(between)) * 1e3 if len(between) else None,
-    }

@@ -1,5 +1,6 @@
 """Rounds of requests that somebody else schedules, as SGLang does, over our own model: SGLang itself is not needed."""
 
+import numpy as np
 import pytest
 from engines import GRID, POLICIES, prompts
 from hypothesis import given, settings
@@ -15,6 +16,7 @@ from recguide.engine.runlog import prefill_work
 from recguide.engine.scores import blank
 from recguide.engine.sglang_requests import SglangLive
 from recguide.engine.sglang_rounds import ScheduledRounds
+from recguide.engine.sglang_times import beside_prefills, host_times
 from recguide.engine.wayof import scratch_tokens
 from recguide.engine.ways import AsFound, Setup
 from recguide.sim.batching import BUCKETED
@@ -108,3 +110,38 @@ def test_nothing_is_left_of_those_who_are_dropped_without_a_word() -> None:
     assert len(rounds._open) == 1
     del live
     assert len(rounds._open) == 0
+
+
+def test_forwards_and_the_host_make_up_the_step_of_a_round() -> None:
+    """A round that ran when a prefill came has its forwards before what the log has of it, and counts apart."""
+    scheduler = Scheduler(3, "fixed:4", ahead=True)
+    first = scheduler.prefill([4, 5, 6], MAX_NEW)
+    scheduler.step()
+    assert first in scheduler.running
+    second = scheduler.prefill([8, 10, 9, 4], MAX_NEW)
+    while scheduler.running:
+        scheduler.step()
+    assert second.finish_reason is not None
+    log = scheduler.rounds.log
+    steps, forward_s = log.replay(0, 0).steps, np.array(log.forward_s)
+    beside, rounds = beside_prefills(steps), steps["block_size"] > 0
+    assert beside.sum() == 1
+    assert (steps["seconds"] < forward_s)[beside].all()
+    assert (steps["seconds"] >= forward_s)[rounds & ~beside].all()
+    told = host_times(steps, forward_s)
+    assert told["rounds_beside_prefills"] == 1
+    assert told["mean_host_ms"] > 0
+    assert told["mean_step_ms"] == pytest.approx(told["mean_forward_ms"] + told["mean_host_ms"])
+    assert told["mean_step_ms"] * (rounds.sum() - 1) == pytest.approx(told["round_s"] * 1e3)
+
+
+def test_a_round_that_begins_behind_a_prefill_counts() -> None:
+    steps = {"start_s": [0.0, 1.0, 2.5, 4.0], "seconds": [0.9, 1.0, 1.0, 1.0], "block_size": [8, 0, 8, 8]}
+    table = {name: np.array(column) for name, column in steps.items()}
+    assert beside_prefills(table).tolist() == [False, False, False, False]
+    table["start_s"][2] = 2.0
+    assert beside_prefills(table).tolist() == [False, False, True, False]
+    told = host_times(table, np.array([0.5, 0.0, 3.0, 0.7]))
+    assert (told["round_s"], told["forward_s"], told["rounds_beside_prefills"]) == (1.9, 1.2, 1)
+    # from the second to the third round, in whose place no prefill was
+    assert told["mean_between_steps_ms"] == pytest.approx(1000)
