@@ -217,14 +217,19 @@ def _measured(bench: Bench, task: Task) -> tuple[Path, float]:
         most = server.trace.provenance.max_output_tokens
         limits = staggered(outputs, task.key.concurrency, most, options.seed)
     given = None if limits is None else limits.tolist()
+    before_s = loop_s()
     found = closed_loop(server, bench.policy(task.key.policy), rows, task.key.concurrency, given, stop)
-    return _written(bench, task, server, found, limits)
+    return _written(bench, task, server, found, limits, (before_s + loop_s()) / 2)
 
 
-def _written(bench: Bench, task: Task, server: Server, found: Found, limits: Ints | None) -> tuple[Path, float]:
+def _written(
+    bench: Bench, task: Task, server: Server, found: Found, limits: Ints | None, cpu_s: float
+) -> tuple[Path, float]:
+    """The run's file; ``cpu_s`` is the Python loop's time before and behind it, in the mean."""
     trace = server.trace
     names = [trace.requests[row].request_id for row in found.run.request.tolist()]
-    about = _about(bench, task, names, server.station.forwards.told())
+    told = {**server.station.forwards.told(), "python_loop_us": f"{cpu_s * 1e6:.0f}"}
+    about = _about(bench, task, names, told)
     sent = len(found.run.request)
     own = replace(found.run, request=np.arange(sent))
     own_limits = None if limits is None else limits[:sent]
@@ -238,7 +243,7 @@ def _written(bench: Bench, task: Task, server: Server, found: Found, limits: Int
     return path, float(figures["steady_output_throughput"] or figures["output_throughput"] or 0)
 
 
-def _about(bench: Bench, task: Task, names: Sequence[str], fill: Mapping[str, str]) -> About:
+def _about(bench: Bench, task: Task, names: Sequence[str], told: Mapping[str, str]) -> About:
     options, model = bench.options, bench.model
     origin = {
         "model": model.config.name,
@@ -246,8 +251,7 @@ def _about(bench: Bench, task: Task, names: Sequence[str], fill: Mapping[str, st
         "adapter_sha256": model.adapter_sha256 or "none",
         "dtype": options.dtype,
         **bench.machine,
-        **fill,
-        "python_loop_us": f"{loop_s() * 1e6:.0f}",
+        **told,
         "command": bench.command,
         "created": datetime.now(UTC).isoformat(timespec="seconds"),
     }

@@ -49,6 +49,12 @@ class Compared:
     """Requests of the first repeat whose output is longer or shorter than the recorded one."""
     held_out: tuple[str, ...] = field(default=())
     """What of it neither profile nor fit has seen: "concurrency", "dataset", "policy"."""
+    budget_of: int = 0
+    """Which of the repeats that is, from 0."""
+    cpu: tuple[float | None, ...] = field(default=())
+    """Of the repeats: how many times slower the CPU was than while the profile was measured."""
+    loop_us: tuple[float | None, ...] = field(default=())
+    """Of the repeats: the Python loop that this rests on."""
 
 
 def compare(
@@ -78,6 +84,7 @@ def compare(
         _agreement([agreement(mine, each.run) for mine, each in zip(foretold, runs, strict=True)]),
         budget(foretold[middle], runs[middle], costs, served[middle]),
         _other_outputs(recorded, runs[0]),
+        budget_of=middle,
     )
 
 

@@ -54,7 +54,7 @@ def points_table(points: Sequence[Compared]) -> Rows:
     """A row for each point; errors are simulated over measured, less 1."""
     throughputs = ("tokens/s", "simulated", "error %", "spread %", "per request %")
     latencies = ("mean TPOT %", "p99 TPOT %", "mean TTFT %", "p99 TTFT %")
-    heads = ("policy", "data", "C", "runs", *throughputs, *latencies, "forwards", "decisions %", "held out")
+    heads = ("policy", "data", "C", "runs", *throughputs, *latencies, "forwards", "decisions %", "CPU x", "held out")
     return Rows("Points", heads, tuple(map(_point, points)))
 
 
@@ -73,8 +73,15 @@ def _point(point: Compared) -> tuple[str, ...]:
         *(percent(error[name]) for name in latencies),
         "-" if forwards is None else f"{forwards:+g}",
         percent(point.agreement.decisions),
+        _cpu(point.cpu),
         ", ".join(point.held_out) or "-",
     )
+
+
+def _cpu(slowness: Sequence[float | None]) -> str:
+    """How many times slower than the profile's the CPU was: the range over the repeats."""
+    known = [value for value in slowness if value is not None]
+    return "-".join(f"{value:.2f}" for value in sorted({min(known), max(known)})) if known else "-"
 
 
 def rankings_table(found: Mapping[tuple[str, int], Ranking]) -> Rows:
@@ -123,10 +130,12 @@ def budget_table(points: Sequence[Compared]) -> Rows:
             percent(point.budget.gap),
             *(percent(point.budget.parts[name]) for name in INGREDIENTS),
             percent(point.spread[THROUGHPUT]),
+            _cpu(point.cpu[point.budget_of : point.budget_of + 1]),
         )
         for point in points
     ]
-    return Rows("Error budget, %", ("policy", "data", "C", "gap", *INGREDIENTS, "spread of repeats"), tuple(rows))
+    heads = ("policy", "data", "C", "gap", *INGREDIENTS, "spread of repeats", "CPU x")
+    return Rows("Error budget, %", heads, tuple(rows))
 
 
 def shares_table(points: Sequence[Compared]) -> Rows:

@@ -25,6 +25,7 @@ from recguide.validation.frontiers import crossings, frontiers, rankings
 from recguide.validation.heldout import Seen, seen
 from recguide.validation.page import page
 from recguide.validation.points import Compared, compare
+from recguide.validation.processor import cpu_warnings, loop_us, slowness
 from recguide.validation.replaying import Costs, Recorded, recorded
 from recguide.validation.stepcosts import costs_of_steps
 from recguide.validation.tables import Rows, tables
@@ -81,6 +82,7 @@ def run(options: ValidateOptions) -> bool:
     outcome = Outcome(points, rankings(points), frontiers(points), crossings(points), missing)
     found = checks(outcome, options.thresholds)
     warnings = [*sources.warnings, *_warnings(outcome, _anchors(sources.campaign))]
+    warnings += cpu_warnings(points, sources.profile.header)
     _write(options, sources, outcome, found, warnings)
     return all(check.passed for check in found)
 
@@ -141,7 +143,8 @@ def _compared(sources: _Sources, costs: Costs, key: PointKey, options: ValidateO
     trace = sources.recorded.trace
     rows = [sources.recorded.rows[name] for name in runs[0].about.request_ids]
     datasets = {trace.requests[row].dataset for row in rows} if key.dataset == ALL else {key.dataset}
-    return replace(found, held_out=profiled.held_out(key, datasets))
+    cpu, loops = slowness(runs, sources.profile.header), tuple(loop_us(each.about.origin) for each in runs)
+    return replace(found, held_out=profiled.held_out(key, datasets), cpu=cpu, loop_us=loops)
 
 
 def _served(folder: Path, measured: Measurement) -> DenseTrace | None:
