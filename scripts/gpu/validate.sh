@@ -60,17 +60,6 @@ elif [ "$TRACE" = paper.parquet ] && [ ! -f "$HERE/paper.parquet" ]; then
 from recguide.sim.paper.acceptance import paper_trace; from recguide.traces.files import write_trace
 write_trace(paper_trace('8b'), Path(argv[1]), compression_level=1)" "$HERE/paper.parquet"
 fi
-if [ "$PROFILE_SECONDS" ] && [ ! -f "$HERE/$MODEL.csv" ]; then
-  recguide profile "$MODEL" $GRID --pin --seconds "$PROFILE_SECONDS" --output "$MODEL.csv"
-  cp "$HERE/$MODEL.csv" "$OUT/"
-fi
-[ ! -f "$HERE/$MODEL.csv" ] || PROFILE=$MODEL.csv
-SIZES=$(echo $BLOCKS | tr ' ' ,)
-# a toy trace has too few rounds to fit anything to
-[ "$TOY" ] || [ -f "$HERE/policy.json" ] || recguide fit --trace "$TRACE" --profile "$PROFILE" $CROSS \
-  --block-sizes "$SIZES" $(for name in $FITTED; do echo --dataset "$name"; done) --max-concurrency "$LEVELS" \
-  --joint joint.json --output policy.json
-
 pack() {
   rm -rf "$WORK/packed"; mkdir "$WORK/packed"
   # the calibrated trace is made anew wherever it is needed
@@ -81,11 +70,21 @@ pack() {
 WATCH=""
 trap 'trap - EXIT; [ ! "$WATCH" ] || kill "$WATCH" || true; pack; ls -l "$OUT"' EXIT
 if command -v nvidia-smi > /dev/null && [ ! "$TOY" ]; then
-  # whether the GPU slowed down, and why
+  # whether the GPU slowed down, and why, while the profile is measured and after
   nvidia-smi --query-gpu=timestamp,clocks.sm,power.draw,clocks_event_reasons.active --format=csv,noheader -lms 200 \
     >> "$OUT/clocks.csv" 2>&1 &
   WATCH=$!
 fi
+if [ "$PROFILE_SECONDS" ] && [ ! -f "$HERE/$MODEL.csv" ]; then
+  recguide profile "$MODEL" $GRID --pin --seconds "$PROFILE_SECONDS" --output "$MODEL.csv"
+  cp "$HERE/$MODEL.csv" "$OUT/"
+fi
+[ ! -f "$HERE/$MODEL.csv" ] || PROFILE=$MODEL.csv
+SIZES=$(echo $BLOCKS | tr ' ' ,)
+# a toy trace has too few rounds to fit anything to
+[ "$TOY" ] || [ -f "$HERE/policy.json" ] || recguide fit --trace "$TRACE" --profile "$PROFILE" $CROSS \
+  --block-sizes "$SIZES" $(for name in $FITTED; do echo --dataset "$name"; done) --max-concurrency "$LEVELS" \
+  --joint joint.json --output policy.json
 
 FIXED=$(for size in $BLOCKS; do echo "fixed:$size"; done)
 ALL="ar $FIXED $EACH"; [ "$TOY" ] || FEW="$FEW recipe${RECIPE_AT:+@$RECIPE_AT}"
