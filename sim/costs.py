@@ -33,16 +33,13 @@ HEADER = (
     "attention",
 )
 VERSION = "1"
-FILL = "fill"
-"""A key of the header: how a forward's query tokens are filled up to a size that has a CUDA graph."""
-EIGHTHS = "eighths of a power of 2"
+FILL, EIGHTHS = "fill", "eighths of a power of 2"
+"""A key of the header, how a forward's query tokens are filled up to a size that has a CUDA graph; and its value."""
 MOVED = "fill_moved"
 """Another: from which of these sizes forwards move on to a faster, larger one, as :func:`moved_text` says it."""
 MOST = 1e12
 """Of any number in a profile: 1e12 us are eleven days."""
-PREFILL = ("prefill",)
-DECODE = ("decode", "host")
-ROUND = ("draft", "verify", "host")
+PREFILL, DECODE, ROUND = ("prefill",), ("decode", "host"), ("draft", "verify", "host")
 SHIPPED = Path(__file__).with_name("profiles")
 
 Kind = dict[float, dict[float, dict[float, float]]]
@@ -129,11 +126,15 @@ class Profile:
             # of those that are filled up to the same size, the largest stands for all: it comes last
             points = {row.context_tokens / count: row.median_us * 1e-6 for row in rows}
             grids.setdefault(kind, {}).setdefault(size, {})[count] = points
+        surfaces, most = {kind: Surface(grid) for kind, grid in grids.items()}, {row[0]: row[1] for row in self.rows}
         for layout in LAYOUTS & grids.keys():
             # where steps have no host's time of their own, some of it is in the drafts' times
-            grids[layout] = _filled_in(grids[layout], grids.get("draft" if HOST[layout] in grids else "verify", {}))
+            plain = "draft" if HOST[layout] in grids else "verify"
+            whole = _filled_in(grids[layout], grids.get(plain, {}))
+            surfaces[layout] = Surface(whole, surfaces.get(plain), most[layout], max(grids.get(plain, {0: {}})))
+        for kind in set(HOST.values()) & grids.keys():
+            surfaces[kind] = Surface(grids[kind], surfaces.get("host"), most[kind])
         name, model, gpu = Path(self.path).stem, self.header["model"], self.header["gpu"]
-        surfaces = {kind: Surface(grid) for kind, grid in grids.items()}
         layouts = [layout for layout, kind in HOST.items() if kind in surfaces]
         curve_of = partial(_profiled, self.path, surfaces, moved)
         return CostModel(curve_of, name=name, model=model, gpu=gpu, steps_of=layouts)

@@ -2,12 +2,13 @@
 
 from bisect import bisect_right
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import inf
 from operator import mul
 
 Points = Mapping[float, float]
 """Seconds by context tokens per request."""
+TINY_S = 1e-12
 Grid = Mapping[float, Mapping[float, Points]]
 """One kind of forward: query tokens per request, then requests, then points."""
 
@@ -79,9 +80,15 @@ def added(curves: Sequence[Curve]) -> Curve:
 
 
 class Surface:
-    """Curves of one kind of forward at the profiled shapes, and between them."""
+    """Curves of one kind of forward at the profiled shapes, and between them.
 
-    def __init__(self, grid: Grid) -> None:
+    Where there are more than ``most`` requests with more than ``largest`` tokens each it goes by another kind,
+    ``plain``, if one is given: by what that takes at the shape, times what this one takes more at ``most`` requests.
+    Steps of many requests would be far too cheap otherwise, or too dear, where shapes of few are all that is known.
+    """
+
+    def __init__(self, grid: Grid, plain: "Surface | None" = None, most: int = 0, largest: float = 0) -> None:
+        self._plain, self._most, self._largest = plain, most, largest
         self._per_request = sorted(grid)
         self._counts = {tokens: sorted(rows) for tokens, rows in grid.items()}
         self._curves = {
@@ -97,6 +104,8 @@ class Surface:
         Requests of unequal context count as equal ones, for the sum is what is profiled. Outside the profiled shapes
         the outermost two go on; the curve then covers no context, and never falls below the fastest forward.
         """
+        if self._plain is not None and requests > self._most and per_request > self._largest:
+            return self._stretched(self._plain, requests, per_request)
         parts: list[tuple[Curve, float]] = []
         measured = _spans(self._per_request, per_request)
         for profiled, outer in _around(self._per_request, per_request):
@@ -104,6 +113,12 @@ class Surface:
             measured &= _spans(counts, requests)
             parts += [(self._curves[profiled, count], outer * inner) for count, inner in _around(counts, requests)]
         return _scaled(weighted(parts), requests, measured, self._fastest)
+
+    def _stretched(self, plain: "Surface", requests: float, per_request: float) -> Curve:
+        wide, same = plain.at(requests, per_request), plain.at(self._most, per_request)
+        known, share = self.at(self._most, per_request), self._most / requests
+        points = {knot: wide(knot) * known(knot * share) / max(same(knot * share), TINY_S) for knot in wide.knots}
+        return replace(through(points, wide.floor_s), low=inf, high=-inf)
 
 
 def _scaled(curve: Curve, requests: float, measured: bool, floor_s: float) -> Curve:

@@ -18,8 +18,12 @@ from recguide.traces.dense import DenseTrace
 
 LEAST, EACH_PLACE = 8, 2
 """Requests that prices are tried on: at least so many, and so many for each place in flight; evenly spaced ones."""
-TRIES = (0.6, 0.85)
-"""Multiples of the throughput that was achieved, tried as the price of time."""
+TRIES = (0.6, 0.85, 1.25, 1.7, 2.5, 4.0, 1e6)
+"""Multiples of the throughput that was achieved, tried as the price of time.
+
+What a long block gives is worth less than it seems: certainty lasts, so a short one is followed by others that are as
+good. With many requests prices of some times the throughput are best; at the highest one everybody has the smallest
+block."""
 
 
 def fit_joint(
@@ -28,7 +32,8 @@ def fit_joint(
     """The joint policy of a trace, on top of the V_B(s, z) of a policy that was fitted to it.
 
     The price of time at a load starts at what the fitted policy pays, then at what was achieved with that, and of
-    this and its ``TRIES`` the one with the most tokens per second stays.
+    this and its ``TRIES`` the one with the most tokens per second stays: with the highest one it is no slower, on these
+    requests, than the smallest block for everyone.
     """
     rounds = rounds_of(trace, keys_for(fitted.candidates))
     walks = {size: walk(rounds, partial(always, size), fitted.signal) for size in fitted.candidates}

@@ -159,6 +159,22 @@ def test_a_layout_goes_on_as_drafts_do_where_it_was_not_profiled(tmp_path: Path,
     assert costs.curve(("rows",), 64, 2048).covers(0)
 
 
+def test_a_layout_of_more_requests_than_were_profiled_takes_as_much_more_than_a_plain_forward(tmp_path: Path) -> None:
+    rows = [Row("draft", n, n * b, n * c, 10.0 * n * b + c, 0, 1) for n in (1, 8, 64) for b in (8, 16) for c in (0, 64)]
+    rows += [Row("rows", n, n * 64, n * c, 15.0 * n * 64 + 1.5 * c, 0, 1) for n in (1, 8) for c in (0, 64)]
+    rows += [Row("host", n, n * b, 0, 5.0 * n, 0, 1) for n in (1, 8, 64) for b in (8, 16)]
+    rows += [Row("host-rows", n, n * 64, 0, 10.0 * n + noise, 0, 1) for n, noise in ((1, 30), (6, 0), (8, 0))]
+    write_profile(tmp_path / "p.csv", profiles.header(), rows)
+    costs = read_profile(tmp_path / "p.csv").costs()
+    for count in (9, 32, 64, 100):
+        for context in (0, 64):
+            found = costs.curve(("rows",), count, count * 64)
+            assert found(count * context) == pytest.approx((15.0 * count * 64 + 1.5 * context) * 1e-6)
+            assert not found.covers(count * context)
+        assert costs.curve(("host-rows",), count, count * 64)(0) == pytest.approx(10e-6 * count)
+    assert costs.curve(("rows",), 8, 512).covers(0)
+
+
 def test_extrapolation_downwards_never_beats_the_fastest_forward_measured(tmp_path: Path) -> None:
     steep = [Row("draft", 1, q, c, us, 0, 1) for q, c, us in [(8, 0, 100), (8, 99, 100), (16, 0, 900), (16, 99, 900)]]
     write_profile(tmp_path / "steep.csv", profiles.header(), steep)
