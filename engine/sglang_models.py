@@ -3,6 +3,8 @@
 Without the plugin's algorithm they compute what SGLang's do. Loaded inside of SGLang's processes alone.
 """
 
+import copy
+import gc
 from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING
 
@@ -111,7 +113,19 @@ class DraftingLlama(LlamaModel):
         return hidden
 
 
-class DraftingMinistral3(DraftingLlama, Ministral3Model):
+class ShortLlama(LlamaModel):
+    """What Ministral 3 of SGLang's makes first, all of whose layers it makes anew: with one of them."""
+
+    def __init__(
+        self, config: "PretrainedConfig", quant_config: "QuantizationConfig | None" = None, prefix: str = ""
+    ) -> None:
+        short = copy.copy(config)
+        short.num_hidden_layers = 1
+        super().__init__(config=short, quant_config=quant_config, prefix=prefix)
+        self.config = config
+
+
+class DraftingMinistral3(DraftingLlama, Ministral3Model, ShortLlama):
     """The same of Ministral 3."""
 
 
@@ -148,12 +162,23 @@ class Ministral3SelfSpeculator(LlamaSelfSpeculator, Ministral3ForCausalLM):
         self, config: "PretrainedConfig", quant_config: "QuantizationConfig | None" = None, prefix: str = ""
     ) -> DraftingLlama:
         model = super()._init_model(config, quant_config, prefix)
+        free()
         period = getattr(config, "original_max_position_embeddings", PERIOD)
         if (get_server_args().context_length or config.max_position_embeddings) <= period:
             # queries are scaled by 1 up to there: eight launches a layer for nothing
             for layer in model.layers:
                 layer.self_attn.llama_4_scaling_beta = None
         return model
+
+
+def free() -> None:
+    """Give back the memory of what SGLang has made and replaced, before it looks how much there is for keys.
+
+    Its weights know who loads them, and so lie in cycles; each layer of Ministral 3 has an attention of Llama's there.
+    """
+    gc.collect()
+    if torch.cuda.is_available():
+        torch.cuda.empty_cache()
 
 
 def renamed(weights: Iterable[tuple[str, Tensor]]) -> Iterator[tuple[str, Tensor]]:

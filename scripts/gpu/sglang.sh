@@ -6,6 +6,9 @@
 # SGLang's own decoding, in bf16, for its kernels take no fp32, and its acceptance against our engine's. small, the same of
 # the tiny model of the tests. Comes back: PART.json, its log, and what belongs to them. .carry/sglang holds SGLang and
 # what it needs as parts of a tar.xz; TOY=1 runs on a CPU.
+# An engine of nld-8b takes 16 GiB of weights (19 while it is made), 7 of keys and about a GiB beside them, and half a GiB
+# more while it times its products: 25 GiB, so that five start together on 140 GiB. That is worked out; what was measured
+# is 38 GiB, when what SGLang's Ministral 3 makes and replaces was still there: three.
 set -u -o pipefail
 : "${OUT:=/tmp/out}" "${WORK:=/tmp/recguide}" "${PYTHON:=python3}" "${TOY:=}" "${MODEL:=nld-8b}" "${MORE:=}" "${FORCED:=paper}"
 LIMIT=$1 PART=$2 BEGAN=$SECONDS GIVEN=${PYTHONPATH:-}; shift 2

@@ -2,13 +2,15 @@
 
 import json
 import os
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 import torch
 from nld import SHAPE, reference, stored, write
 from safetensors.torch import load_file, save_file
-from sglang_env import PRESENT, TOY, prompts
+from sglang_env import PRESENT, TOY, environment, prompts
 from toy_adapter import write_adapter
 
 from recguide.engine.lora import SETTINGS, WEIGHTS
@@ -75,6 +77,20 @@ def test_scaled_rotary_embeddings_and_queries_are_those_of_transformers(tmp_path
     context = {"context_length": SHAPE["max_position_embeddings"]}
     found = under_recguide(asked, 30, "fixed:4", model_path=str(folder), **context)
     assert found.tokens == [each.tolist() for each in wanted]
+
+
+def test_no_weights_are_left_beside_a_model() -> None:
+    """Ministral 3 of SGLang's is built on layers of Llama's, which stay there until somebody looks for garbage."""
+    told = {}
+    for name in ("Ministral3ForCausalLM", "Ministral3SelfSpeculator"):
+        command = [sys.executable, "-W", "ignore", str(Path(__file__).parents[1] / "sglang_built.py"), name]
+        done = subprocess.run(command, capture_output=True, text=True, env=environment(), timeout=120)
+        assert done.returncode == 0, done.stderr
+        told[name] = json.loads(done.stdout.splitlines()[-1])
+    ours, theirs = told["Ministral3SelfSpeculator"], told["Ministral3ForCausalLM"]
+    assert theirs["alive"] > 1.9 * theirs["own"]
+    assert ours["alive"] == ours["own"] == theirs["own"]
+    assert ours["layers"] == ours["config"] == 2
 
 
 @pytest.fixture(scope="module")
