@@ -162,6 +162,8 @@ class Ministral3SelfSpeculator(LlamaSelfSpeculator, Ministral3ForCausalLM):
         self, config: "PretrainedConfig", quant_config: "QuantizationConfig | None" = None, prefix: str = ""
     ) -> DraftingLlama:
         model = super()._init_model(config, quant_config, prefix)
+        if len(model.layers) != config.num_hidden_layers:
+            raise RuntimeError(f"SGLang's Ministral 3 keeps {len(model.layers)} layer of {config.num_hidden_layers}")
         free()
         period = getattr(config, "original_max_position_embeddings", PERIOD)
         if (get_server_args().context_length or config.max_position_embeddings) <= period:
