@@ -33,29 +33,36 @@ def row(start: str) -> str:
 
 
 @pytest.mark.parametrize(
-    ("start", "check"),
+    ("start", "key"),
     [
-        ("aggregate throughput", "throughput, mean"),
-        ("the worst point", "throughput, worst"),
-        ("throughput per request", "throughput per request"),
-        ("p99 TPOT", "p99 TPOT"),
+        ("aggregate throughput", "mean_error"),
+        ("the worst point", "worst_error"),
+        ("throughput per request", "per_request_error"),
+        ("p99 TPOT", "worst_tpot_error"),
     ],
 )
-def test_errors_are_those_of_the_files(found, start, check) -> None:
-    assert row(start).split(" | ")[2:] == [percent(checked(found[0], check)), percent(checked(found[1], check)) + " |"]
+def test_errors_are_those_of_the_files(found, start, key) -> None:
+    of = found[0]["summary"]
+    wanted = [of[name][key] for name in ("all points", "held out: concurrency", "held out: dataset")]
+    assert row(start).removesuffix(" |").split(" | ")[2:] == [percent(each) for each in wanted]
 
 
 def test_so_are_areas_rankings_and_spreads(found) -> None:
-    for number, one in enumerate(found, 2):
-        areas = {each["policy"]: abs(each["error"]) for each in one["frontiers"]}
-        together = areas.pop("all policies")
-        assert (
-            row("hypervolume, all").removesuffix(" |").split(" | ")[number]
-            == f"{percent(together)}, {percent(max(areas.values()))}"
-        )
-        assert f"{checked(one, 'policy ranking'):.2f}" in row("tau of").split(" | ")[number]
-        assert [each["concurrency"] for each in one["rankings"] if each["tau"] < 1] == [2]
-        assert percent(one["summary"]["all points"]["spread"]) in row("spread of")
+    one = found[0]
+    cells = row("hypervolume, all").removesuffix(" |").split(" | ")
+    for cell, among in ((2, ["all"]), (4, ["humaneval", "math500"])):
+        frontiers = [each for each in one["frontiers"] if each["dataset"] in among]
+        together = [abs(each["error"]) for each in frontiers if each["policy"] == "all policies"]
+        alone = [abs(each["error"]) for each in frontiers if each["policy"] != "all policies"]
+        assert cells[cell] == f"{percent(max(together))}, {percent(max(alone))}"
+    assert checked(one, "policy ranking") == 1
+    spreads = [one["summary"][name]["spread"] for name in ("all points", "held out: concurrency", "held out: dataset")]
+    assert row("spread of").removesuffix(" |").split(" | ")[2:] == [percent(each) for each in spreads]
+
+
+def test_what_is_left_without_the_errors_of_steps_is_that_of_the_file(found) -> None:
+    left = found[1]["summary"]["all points"]
+    assert f"leaves {percent(left['mean_error'])} and a bias of {percent(left['bias'])}" in PAGE
 
 
 def test_all_points_have_their_repeats_and_every_round_was_foretold(found) -> None:
@@ -67,6 +74,14 @@ def test_all_points_have_their_repeats_and_every_round_was_foretold(found) -> No
     assert f"{len(found[0]['points'])} points" in PAGE
     assert f"{rounds:,} rounds" in PAGE
     assert f"{rounds:,} rounds" in README
+
+
+def test_shares_of_the_budget_are_those_of_the_points(found) -> None:
+    parts = [point["budget"]["parts"] for point in found[0]["points"]]
+    for name in ("step cost", "host time"):
+        sizes = [abs(each[name]) for each in parts]
+        mean, largest = percent(sum(sizes) / len(sizes)), percent(max(sizes))
+        assert f"**{name.capitalize()}, {mean} in the mean, up to {largest}" in PAGE
 
 
 def test_the_readme_says_how_far_off_it_was(found) -> None:
