@@ -3,7 +3,7 @@
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import Any, overload
+from typing import overload
 
 import numpy as np
 from numpy.typing import NDArray
@@ -24,64 +24,48 @@ class Frame:
     layouts: tuple[Layout, ...]
     lens: Ints
     """[requests] Tokens of each."""
+    counts: Ints
+    """[requests] Scores of each."""
     starts: Ints
+    """[requests] Where the tokens of each begin."""
     total: int
     drafts: int
     """Draft tokens of all."""
     owner: Ints
     """[tokens] Whose each is."""
-    within: Ints
-    """[tokens] Its place in the tail of its request."""
-    offsets: Ints
-    """[tokens] Its position, counted from the cached tokens."""
-    visible: NDArray[np.int32]
-    gate: NDArray[np.bool_]
+    tokens: NDArray[np.int32]
+    """[4, tokens] As a layout has them: positions are counted from the cached tokens."""
     scored: Ints
     """[scores] The token whose logits are looked at."""
-    predicts: Ints
+    predicts: NDArray[np.int32]
     """[scores] The position that they are about, counted from the cached tokens."""
-    score_owner: Ints
-    """[scores] Whose each is."""
-    in_order: bool
-    """Whether every token's position is its place in the tail."""
+
+    @property
+    def score_owner(self) -> Ints:
+        """[scores] Whose each is."""
+        return np.repeat(np.arange(len(self.counts)), self.counts)
 
 
 def frame_of(layouts: tuple[Layout, ...]) -> Frame:
     """The frame of these layouts."""
-    lens, drafts, scores = np.array([layout.sizes for layout in layouts]).T
+    lens, drafts, counts = np.array([layout.sizes for layout in layouts]).T
     starts = np.cumsum(lens) - lens
     owner = np.repeat(np.arange(len(layouts)), lens)
-    within, offsets = np.arange(len(owner)) - starts[owner], _joined(layouts, "positions")
-    score_owner = np.repeat(np.arange(len(layouts)), scores)
-    return Frame(
-        layouts,
-        lens,
-        starts,
-        len(owner),
-        int(drafts.sum()),
-        owner,
-        within,
-        offsets,
-        _joined(layouts, "visible"),
-        _joined(layouts, "gate"),
-        _joined(layouts, "scored") + starts[score_owner],
-        _joined(layouts, "predicts"),
-        score_owner,
-        np.array_equal(within, offsets),
-    )
+    tokens = np.concatenate([layout.tokens for layout in layouts], 1)
+    scored, predicts = np.concatenate([layout.scores for layout in layouts], 1)
+    scored = scored + np.repeat(starts, counts)
+    return Frame(layouts, lens, counts, starts, len(owner), int(drafts.sum()), owner, tokens, scored, predicts)
 
 
-def _joined(layouts: Sequence[Layout], name: str) -> NDArray[Any]:
-    """One array of each layout, one behind the other; most often all layouts are the same one."""
-    if layouts.count(layouts[0]) == len(layouts):
-        return np.tile(getattr(layouts[0], name), len(layouts))
-    return np.concatenate([getattr(layout, name) for layout in layouts])
-
-
-known_frame = lru_cache(maxsize=512)(frame_of)
-"""The same for layouts that are kept."""
 FEW = 8
 """Requests whose layouts, one behind the other, are likely to come back."""
+_kept_frame = lru_cache(maxsize=512)(frame_of)
+
+
+def known_frame(layouts: tuple[Layout, ...]) -> Frame:
+    """The same, kept where it is likely to come back."""
+    few = len(layouts) <= FEW and all(layout.kept for layout in layouts)
+    return _kept_frame(layouts) if few else frame_of(layouts)
 
 
 class Batch(Sequence[Piece]):
@@ -138,11 +122,9 @@ def batch_of(pieces: Sequence[Piece]) -> Batch:
     """These pieces together."""
     if isinstance(pieces, Batch):
         return pieces
-    layouts = tuple(piece.layout for piece in pieces)
     ids = pieces[0].ids if len(pieces) == 1 else np.concatenate([np.asarray(piece.ids) for piece in pieces])
     cached = np.array([piece.cached for piece in pieces])
-    few = len(layouts) <= FEW and all(layout.kept for layout in layouts)
-    frame = known_frame(layouts) if few else frame_of(layouts)
+    frame = known_frame(tuple(piece.layout for piece in pieces))
     return Batch([piece.live for piece in pieces], cached, frame, np.asarray(ids))
 
 

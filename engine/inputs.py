@@ -120,9 +120,10 @@ class Inputs:
         batch = batch_of(pieces)
         frame, cached = batch.frame, batch.cached
         behind = cached[frame.owner]
-        place = frame.within + behind
+        _, positions, _, within = frame.tokens
+        place = within + behind
         self._set("ids", batch.ids, 0)
-        self._set("positions", place if frame.in_order else frame.offsets + behind, 0)
+        self._set("positions", positions + behind, 0)
         self._set("prefix", cached, 0)
         self._put_pages(batch, cache, frame.lens, place)
         if frame is not self._frame or fill is not self._fill:
@@ -147,8 +148,8 @@ class Inputs:
     def _put_frame(self, frame: Frame, fill: Fill | None) -> None:
         """What stays as it is while forwards of the same layouts follow each other."""
         self._frame, self._fill = frame, fill
-        self._set("visible", frame.visible, 0)
-        self._set("gate", frame.gate, 0)
+        self._set("visible", frame.tokens[0], 0)
+        self._set("gate", frame.tokens[2], 0)
         self._set("scored", frame.scored, 0)
         self._set("indptr", frame.starts, frame.total)
         if fill is not None:

@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from recguide.engine.requests import Held, Live
-from recguide.kernels.layouts import MAX_TAIL, Tail, branch, causal, draft, packed, quadratic, rows
+from recguide.kernels.layouts import MAX_TAIL, Tail, branch, causal, draft, packed, quadratic
 from recguide.sim.rounds import Ints
 
 PIECE = 2048
@@ -26,15 +26,10 @@ assert PIECE <= MAX_TAIL
 class Layout:
     """The query tokens of one request, positions counted from its cached tokens."""
 
-    visible: NDArray[np.int32]
-    """[tokens] What each sees of the others, as ``packed`` codes it."""
-    positions: Ints
-    gate: NDArray[np.bool_]
-    """[tokens] Which are drafts."""
-    scored: Ints
-    """[scores] Whose logits are looked at."""
-    predicts: Ints
-    """[scores] The position that each of these is about."""
+    tokens: NDArray[np.int32]
+    """[4, tokens] What each sees of the others as ``packed`` codes it, its position, if it is a draft, its place."""
+    scores: NDArray[np.int32]
+    """[2, scores] The token whose logits are looked at, and the position that these are about."""
     sizes: tuple[int, int, int]
     """Tokens, drafts among them, and scores."""
     kept: bool = False
@@ -73,12 +68,10 @@ def _places(size: int, shift: int) -> list[int]:
     return [max(place - shift, 0) for place in range(size)]
 
 
-def _layout(tail: Tail, gate: Sequence[bool], scored: Sequence[int], predicts: Sequence[int]) -> Layout:
-    visible = np.array(packed(tail), np.int32)
-    numbers = (np.array(x, np.int64) for x in (tail.positions, scored, predicts))
-    positions, scores, about = numbers
-    sizes = len(gate), sum(gate), len(scores)
-    return Layout(visible, positions, np.array(gate, np.bool_), scores, about, sizes, True)
+def _layout(tail: Tail, gate: Sequence[bool], scored: Sequence[int], predicts: Sequence[int], first: int = 0) -> Layout:
+    """The layout of a tail, or of its part from the token ``first`` on."""
+    tokens = np.array([packed(tail), tail.positions, gate, range(first, first + len(gate))], np.int32)
+    return Layout(tokens, np.array([scored, predicts], np.int32), (len(gate), sum(gate), len(scored)), True)
 
 
 @lru_cache(maxsize=256)
@@ -93,13 +86,20 @@ def verifying(size: int, leaves: tuple[int, ...] = (), shift: int = 0, behind: i
 
     Branches have ``behind`` tokens and as many scores each; None: B. A block of one token is an AR step.
     """
+    if not leaves:
+        return _layout(causal(size), [False] * size, range(size), range(1, size + 1))
     behind = behind or size
-    scored, predicts = list(range(size)), list(range(1, size + 1))
-    for number, leave in enumerate(leaves):
-        scored += [size + number * behind + place for place in _places(behind, shift)]
-        predicts += range(leave, leave + behind)
-    gate = [False] * size + [True] * (behind * len(leaves))
-    return _layout(rows(size, leaves, branch_size=behind), gate, scored, predicts)
+    parts = [verifying(size), *(_branch(size + n * behind, leave, behind, shift) for n, leave in enumerate(leaves))]
+    tokens = np.concatenate([part.tokens for part in parts], 1)
+    scores = np.concatenate([part.scores for part in parts], 1)
+    return Layout(tokens, scores, (tokens.shape[1], behind * len(leaves), scores.shape[1]), True)
+
+
+@lru_cache(maxsize=4096)
+def _branch(first: int, leave: int, size: int, shift: int) -> Layout:
+    """The part of such a layout that is a branch, from the token ``first`` on."""
+    scored = [first + place for place in _places(size, shift)]
+    return _layout(branch(first, leave, size), [True] * size, scored, range(leave, leave + size), first)
 
 
 @lru_cache(maxsize=64)
@@ -117,16 +117,9 @@ def verifying_all(size: int, shift: int) -> Layout:
 def padded(layout: Layout | None, size: int) -> Layout:
     """The layout, or nothing, filled up to ``size`` tokens with such as see the cached prefix and nobody sees."""
     short = layout or _layout(Tail((), (), (), ()), (), (), ())
-    more = size - len(short)
-    return Layout(
-        np.concatenate([short.visible, np.zeros(more, np.int32)]),
-        np.concatenate([short.positions, np.arange(len(short), size)]),
-        np.concatenate([short.gate, np.zeros(more, np.bool_)]),
-        short.scored,
-        short.predicts,
-        (size, *short.sizes[1:]),
-        True,
-    )
+    rest = np.arange(len(short), size, dtype=np.int32)
+    more = np.stack([np.zeros_like(rest), rest, np.zeros_like(rest), rest])
+    return Layout(np.concatenate([short.tokens, more], 1), short.scores, (size, *short.sizes[1:]), True)
 
 
 def draft_piece(live: Live, size: int, filled: int, mask_id: int, shift: int) -> Piece:
@@ -162,8 +155,14 @@ def branched_piece(
     """The draft that is held, and branches of ``behind`` tokens: those below B start with their token in ``first``."""
     size = len(held)
     ids = np.full(size + behind * len(leaves), mask_id, np.int64)
+    put_round(ids, held, leaves, behind, first)
+    return Piece(live, live.cached, verifying(size, leaves, shift, behind), ids)
+
+
+def put_round(ids: Ints, held: Held, leaves: tuple[int, ...], behind: int, first: Ints) -> None:
+    """Write what such a piece has in the place of masks."""
+    size = len(held)
     ids[:size] = held.tokens
     for number, leave in enumerate(leaves):
         if leave < size:
             ids[size + number * behind] = first[leave]
-    return Piece(live, live.cached, verifying(size, leaves, shift, behind), ids)

@@ -34,7 +34,7 @@ class Prefills:
     def _changes(self, pieces: Sequence[Piece]) -> list[Change]:
         found, at, changes = self.setup.forwards.read(self.setup.forwards.run(pieces)), 0, []
         for piece in pieces:
-            count = len(piece.layout.scored)
+            count = piece.layout.sizes[2]
             if count:
                 changes.append(self._change(piece.live, found.part(at, at + count)))
             at += count

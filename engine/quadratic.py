@@ -55,7 +55,7 @@ class QuadraticWay:
 
     def _rounds(self, rounds: Sequence[tuple[Live, int]], pieces: Sequence[Piece], found: Scores) -> list[Change]:
         """What became of the requests, in their order."""
-        counts = np.array([len(piece.layout.scored) for piece in pieces])
+        counts = np.array([piece.layout.sizes[2] for piece in pieces])
         starts, sizes = np.cumsum(counts) - counts, np.array([size for _, size in rounds])
         changes: list[Change | None] = [None] * len(rounds)
         for size in set(sizes.tolist()):

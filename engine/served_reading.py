@@ -27,7 +27,7 @@ def reread_served(engine: Engine, texts: Sequence[Text], tokens: int) -> list[Te
         pool.resize(live.pages, engine.limits.pages(len(text.prompt) + len(text.output) + tokens))
     parts: list[list[Tensor]] = [[] for _ in texts]
     for pieces in (*_prompts(engine, lives), *_blocks(lives, texts, tokens)):
-        scored = _hidden(forwards, pieces).split([len(piece.layout.scored) for piece in pieces])
+        scored = _hidden(forwards, pieces).split([piece.layout.sizes[2] for piece in pieces])
         for piece, hidden in zip(pieces, scored, strict=True):
             parts[piece.live.number].append(hidden)
     return [torch.cat(part)[: len(text.output)] for part, text in zip(parts, texts, strict=True)]

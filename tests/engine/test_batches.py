@@ -10,8 +10,9 @@ from tiny import TINY
 from recguide.engine.batches import batch_of, draft_batch, verify_batch
 from recguide.engine.outcomes import Change, accepted, apply, tell_roster
 from recguide.engine.pages import HeldPages, PagedCache, PagePool
-from recguide.engine.planning import draft_piece, verify_piece
+from recguide.engine.planning import draft_piece, verify_piece, verifying
 from recguide.engine.requests import Live, Roster, Wish
+from recguide.kernels.layouts import packed, rows
 from recguide.sim.history import PAPER
 
 PAGES = 60
@@ -96,13 +97,28 @@ def test_batches_are_what_pieces_of_each_request_are(sizes, padding, shift) -> N
 
 def assert_same(batch, pieces) -> None:
     wanted = batch_of(pieces)
-    for name in ("lens", "starts", "owner", "within", "offsets", "visible", "gate", "scored", "predicts"):
+    for name in ("lens", "counts", "starts", "owner", "tokens", "scored", "predicts"):
         assert np.array_equal(getattr(batch.frame, name), getattr(wanted.frame, name)), name
     assert batch.ids.tolist() == wanted.ids.tolist()
     for found, piece in zip(batch, pieces, strict=True):
         assert (found.live, found.cached) == (piece.live, piece.cached)
         assert np.array_equal(found.ids, piece.ids)
     assert len(batch[1:]) == len(pieces) - 1
+
+
+@pytest.mark.parametrize("leaves", [(), (3,), (7, 2, 8), (8,)])
+@pytest.mark.parametrize("behind", [4, 16])
+@pytest.mark.parametrize("shift", [0, 1])
+def test_rounds_with_branches_are_rows_of_one_tail(leaves, behind, shift) -> None:
+    layout, tail = verifying(8, leaves, shift, behind), rows(8, leaves, branch_size=behind)
+    count = len(tail)
+    assert layout.tokens.tolist() == [packed(tail), list(tail.positions), [0] * 8 + [1] * (count - 8), [*range(count)]]
+    for number, leave in enumerate(leaves):
+        scored, predicts = layout.scores[:, 8 + number * behind :][:, :behind]
+        assert predicts.tolist() == [*range(leave, leave + behind)]
+        places = np.maximum(np.arange(behind) - shift, 0)
+        assert scored.tolist() == (8 + number * behind + places).tolist()
+    assert layout.sizes == (count, count - 8, layout.scores.shape[1])
 
 
 def test_a_roster_follows_its_requests_and_says_when_it_does_not() -> None:
