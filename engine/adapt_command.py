@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from recguide.traces.checks import require
+from recguide.traces.checks import require_place
 from recguide.traces.errors import InputError
 
 
@@ -57,7 +57,7 @@ def adapt(
     if not (prompts or corpus or invent):
         raise InputError("adapt: nothing to train on: give --prompts, --corpus or --invent")
     for option, path in (("--output", output), ("--save-corpus", save_corpus)):
-        require(path is None or path.parent.is_dir(), option, str(path), "a path in a folder that is there")
+        require_place(path, option)
     recipe = Recipe(
         seconds=seconds,
         steps=steps,

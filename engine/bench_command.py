@@ -12,6 +12,7 @@ from recguide.engine.bench_match_command import match
 from recguide.engine.bench_serve_command import serve
 from recguide.engine.bench_sglang_command import sglang
 from recguide.engine.shared_options import whole_numbers
+from recguide.traces.checks import require_place
 from recguide.traces.errors import InputError
 
 if TYPE_CHECKING:
@@ -21,12 +22,12 @@ if TYPE_CHECKING:
     from recguide.engine.bench_shapes import Shape
     from recguide.engine.bench_timing import Ceilings
 
-app = typer.Typer(help="Time kernels on this machine.", no_args_is_help=True, add_completion=False)
+app = typer.Typer(help="Serve loads and time kernels on this machine.", no_args_is_help=True, add_completion=False)
 
 
 @app.callback()
 def bench() -> None:
-    """Time kernels on this machine."""
+    """Serve loads and time kernels on this machine."""
 
 
 app.command()(serve)
@@ -60,8 +61,7 @@ def kernels(
     from recguide.engine.bench_timing import ceilings
     from recguide.engine.environment import chosen_device
 
-    if not output.parent.is_dir():
-        raise InputError(f"--output: {output.parent}: no such directory")
+    require_place(output, "--output")
     wanted = _names(methods, "--methods")
     shapes = list(
         _shapes(models, whole_numbers(requests, "--requests"), whole_numbers(prefixes, "--prefixes"), layouts)

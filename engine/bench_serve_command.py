@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 
 from recguide.engine.shared_options import DTYPES, parse_block_sizes
-from recguide.traces.checks import require
+from recguide.traces.checks import require, require_place
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,5 +119,5 @@ def _check_together(options: ServeOptions) -> None:
     require(not (forced and options.dataset_path), "--dataset-path", "beside --force-acceptance", "one of them")
     require(not (forced and options.ignore_eos), "--ignore-eos", "beside --force-acceptance", "one of them")
     require(not (forced and options.temperature), "--temperature", "beside --force-acceptance", "one of them")
-    trace = options.save_trace
-    require(trace is None or trace.parent.is_dir(), "--save-trace", str(trace), "a path in a folder that is there")
+    require_place(options.result, "--result-filename")
+    require_place(options.save_trace, "--save-trace")

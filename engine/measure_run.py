@@ -12,7 +12,7 @@ import numpy as np
 from recguide.engine.campaign import Found, Server, Stop, closed_loop, engine_config, staggered
 from recguide.engine.environment import command_line, gpu_name, machine_of
 from recguide.engine.loading import LoadedModel, open_model
-from recguide.engine.measure_command import MeasureOptions
+from recguide.engine.measure_command import Key, MeasureOptions
 from recguide.engine.pinning import loop_s, pin_to_fastest
 from recguide.engine.policyof import costs_of, policy_of
 from recguide.engine.served import NOTE
@@ -80,7 +80,7 @@ class Bench:
 
     def _station(self) -> Station:
         options = self.options
-        keys = (*options.points, *options.more, *options.anchors)
+        keys = _keys(options)
         config = engine_config(self.trace.provenance, max(count for _, _, count in keys), options.batching,
                                options.max_batched_tokens, options.kv_tokens)  # fmt: skip
         policies = [self.policy(name) for name in {name for name, _, _ in keys}]
@@ -141,8 +141,18 @@ def _prepared(options: MeasureOptions) -> Bench:
     require(trace.provenance.max_context <= context, "trace: max_context", trace.provenance.max_context,
             f"at most {context}, the model's")  # fmt: skip
     costs = costs_of(options.profile)
-    prompts = None if forced else prompts_of(trace, model, options.dataset_path)
+    prompts = None if forced else prompts_of(named_by(_keys(options), trace), model, options.dataset_path)
     return Bench(options, model, trace, prompts, costs, command_line(), machine_of(model.decoder.device))
+
+
+def _keys(options: MeasureOptions) -> tuple[Key, ...]:
+    return (*options.points, *options.more, *options.anchors)
+
+
+def named_by(keys: Sequence[Key], trace: DenseTrace) -> DenseTrace:
+    """The requests of the datasets that points name: nobody needs prompts of others."""
+    named = {dataset for _, dataset, _ in keys}
+    return trace if ALL in named else only_datasets(trace, sorted(named))
 
 
 def _check_model(model: LoadedModel, origin: Provenance) -> None:

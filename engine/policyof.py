@@ -12,6 +12,7 @@ from recguide.sim.slo import CLAIRVOYANT
 from recguide.traces.errors import InputError
 
 LOOK_AT_COSTS = ("adaptive", "adaptive-s", "regime", "joint", "goodput")
+SIMULATED_ONLY = ("ragged",)
 
 
 def policy_of(name: str, block_sizes: Sequence[int], model: str, costs: CostModel | None) -> Policy:
@@ -22,6 +23,8 @@ def policy_of(name: str, block_sizes: Sequence[int], model: str, costs: CostMode
     head = name.partition(":")[0]
     if head in CLAIRVOYANT:
         raise InputError(f"policy {name!r}: knows the future, and cannot be served")
+    if head in SIMULATED_ONLY:
+        raise InputError(f"policy {name!r}: only simulated, not served")
     if head in LOOK_AT_COSTS and costs is None:
         raise InputError(f"policy {name!r}: needs --profile, a profile of this GPU and model")
     return make_policy(name, rounds_named(block_sizes, model), costs or constant_costs())

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from recguide.engine.shared_options import DTYPES, whole_numbers
+from recguide.traces.checks import require_place
 from recguide.traces.errors import InputError
 
 PROMPTS = "16,64,128,192,256,384,512,768,1024,1536,2048"
@@ -45,8 +46,7 @@ def profile(
     from recguide.engine.places import LAYOUTS, Grid
     from recguide.engine.profiling import Effort
 
-    if not output.parent.is_dir():
-        raise InputError(f"--output: {output.parent}: no such directory")
+    require_place(output, "--output")
     unknown = set(layouts.replace(" ", "").split(",")) - {*LAYOUTS, ""}
     if unknown:
         raise InputError(f"--layouts: found {sorted(unknown)[0]!r}, allowed: {', '.join(LAYOUTS)}")

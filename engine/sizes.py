@@ -7,9 +7,11 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from itertools import accumulate, pairwise
+from pathlib import Path
 
 import numpy as np
 import torch
+import typer
 from torch import Tensor
 from torch.nn import functional as F  # noqa: N812
 
@@ -68,17 +70,26 @@ def fill_sizes(layers: Sequence[Sequence[Tensor]], head: Tensor) -> FillSizes:
 def profiled_sizes(profile: str | None, model: str, dtype: str, device: torch.device) -> FillSizes | None:
     """Those that a profile was measured with, by name or path; None where there is none of this model and machine.
 
-    ``dtype`` is as options name it. Whoever serves what a profile foretells runs the forwards that it is of.
+    ``dtype`` is as options name it. Whoever serves what a profile foretells runs the forwards that it is of. One of
+    something else is named on stderr.
     """
     if profile is None:
         return None
     path = resolve_profile(profile)
     header = read_profile(path).header
     here = {"model": model, "dtype": dtype, "gpu": gpu_name(device), "torch": str(torch.__version__)}
-    if MOVED not in header or any(header[name] != value for name, value in here.items()):
+    if other := [name for name in here if header[name] != here[name]]:
+        _warn(path, header, here, other)
+    if MOVED not in header or other:
         return None
     tokens, scores = (moved_in(header.get(name, NOBODY), f"{path}: header: {name}") for name in (MOVED, SCORES))
     return FillSizes(tokens, scores)
+
+
+def _warn(path: Path, header: Mapping[str, str], here: Mapping[str, str], other: Sequence[str]) -> None:
+    """A policy that looks at costs serves by them all the same, which is slower and no more than that."""
+    found = "; ".join(f"{name}: found {header[name]}, but here is {here[name]}" for name in other)
+    typer.echo(f"warning: {path}: {found}", err=True)
 
 
 def layer_weights(decoder: Decoder) -> list[list[Tensor]]:

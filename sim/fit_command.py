@@ -36,7 +36,10 @@ def fit(
     # scipy and matplotlib are not needed to print the help of the commands
     from recguide.sim.fit_run import Fit, run_fit
     from recguide.sim.history import Signal
+    from recguide.traces.checks import require_place
 
+    # the plot's name is made of it
+    require_place(output, "--output")
     wanted = Fit(
         tuple(trace),
         profile,

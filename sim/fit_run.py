@@ -23,6 +23,7 @@ from recguide.sim.lowload import with_low_load
 from recguide.sim.rounds import Rounds, rounds_of
 from recguide.sim.sweep import only_datasets
 from recguide.sim.sweep_run import parse_concurrencies, title_of
+from recguide.traces.checks import require, require_place
 from recguide.traces.dense import DenseTrace
 from recguide.traces.errors import InputError
 from recguide.traces.files import read_traces
@@ -84,9 +85,12 @@ def run_fit(wanted: Fit) -> None:
 
 def _check_outputs(wanted: Fit) -> None:
     # a fit takes minutes: what cannot be written is said before it
-    for option, path in (("output", wanted.output), ("plot", wanted.plot), ("joint", wanted.joint)):
-        if path is not None and (path.is_dir() or not path.parent.is_dir()):
-            raise InputError(f"{option}: found {path}, allowed: a file in a folder that exists")
+    taken: set[Path] = set()
+    for option, path in (("--output", wanted.output), ("--plot", wanted.plot), ("--joint", wanted.joint)):
+        require_place(path, option)
+        if path is not None:
+            require(path.resolve() not in taken, option, str(path), "a file of its own")
+            taken.add(path.resolve())
 
 
 def fit_trace(trace: DenseTrace, profile: Profile, settings: Settings) -> tuple[Adaptive, Mapping[str, Times]]:

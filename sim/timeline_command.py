@@ -6,7 +6,6 @@ from typing import Annotated
 import typer
 
 from recguide.sim.config import named_path
-from recguide.traces.errors import InputError
 
 
 def timeline(
@@ -43,11 +42,11 @@ def timeline(
     from recguide.sim.sweep import only_datasets, run_of, serving_order
     from recguide.sim.sweep_run import title_of
     from recguide.sim.timeline import timeline as as_timeline
+    from recguide.traces.checks import require_place
     from recguide.traces.documents import write_text
     from recguide.traces.files import read_traces
 
-    if output.is_dir() or not output.parent.is_dir():
-        raise InputError(f"output: found {output}, allowed: a file in a folder that exists")
+    require_place(output, "--output")
     options = {"request-rate": request_rate, "prefill-chunk": prefill_chunk}
     priced = read_profile(resolve_profile(profile))
     recorded = only_datasets(read_traces(trace), dataset or [])

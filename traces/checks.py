@@ -3,6 +3,7 @@
 from collections.abc import Mapping
 from dataclasses import fields
 from datetime import datetime
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -72,6 +73,15 @@ def require(holds: bool, field: str, found: object, allowed: object) -> None:
     """Raise ValueError with the field, what was found there and what is allowed, unless it holds."""
     if not holds:
         raise InputError(f"{field}: found {found!r}, allowed: {allowed}")
+
+
+def require_place(path: Path | None, field: str) -> None:
+    """Raise ValueError where no file can get that name: it is a folder, or lies in one that is not there.
+
+    For commands that work for long before they write.
+    """
+    if path is not None:
+        require(not path.is_dir() and path.parent.is_dir(), field, str(path), "a file in a folder that is there")
 
 
 def _check_block_sizes(block_sizes: tuple[int, ...]) -> None:

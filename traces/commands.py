@@ -8,7 +8,6 @@ from typing import Annotated
 import typer
 from rich.console import Console
 
-from recguide.traces.errors import InputError
 from recguide.traces.import_command import import_trace
 
 app = typer.Typer(help="Look at recorded traces, and import others.", no_args_is_help=True, add_completion=False)
@@ -30,12 +29,12 @@ def show(
 ) -> None:
     """Show where a trace comes from, and what acceptance it holds."""
     # numpy, pyarrow and matplotlib are not needed to print the help of the commands
+    from recguide.traces.checks import require_place
     from recguide.traces.files import read_traces
     from recguide.traces.summaries import summarise
     from recguide.traces.tables import tables
 
-    if plot is not None and not plot.parent.is_dir():
-        raise InputError(f"plot: found no folder {plot.parent}, allowed: a file name in a folder that is there")
+    require_place(plot, "--plot")
     summary = summarise(read_traces(trace))
     if plot is not None:
         from recguide.traces.plots import plot_trace

@@ -62,6 +62,8 @@ def _file_prompts(path: Path) -> Iterator[tuple[str, Prompt]]:
     """Each prompt of one file, after its "file:line"."""
     if path.is_dir():
         raise InputError(f"{path}: found a folder, allowed: a JSON lines file")
+    if not path.exists():
+        raise InputError(f"{path}: found no such file, allowed: a JSON lines file with prompts")
     index = 0
     for number, line in enumerate(path.read_bytes().splitlines(), start=1):
         if line.strip():

@@ -111,6 +111,9 @@ def test_a_prompt_without_room_is_counted_as_failed_with_its_reason(recguide, ti
         (("--kv-tokens", "8"), "--kv-tokens: room for 0 tokens"),
         (("--goodput", "speed:3"), "goodput"),
         (("--result-dir", "/nowhere"), "--result-dir"),
+        (("--save-result", "--result-filename", ""), "--result-filename: found '.', allowed: a file in a folder"),
+        (("--save-result", "--result-filename", "nowhere/r.json"), "--result-filename: found 'nowhere/r.json'"),
+        (("--save-trace", "."), "--save-trace: found '.', allowed: a file in a folder that is there"),
         (("--force-acceptance", "nothing.parquet", "--temperature", "1"), "--temperature"),
     ],
 )

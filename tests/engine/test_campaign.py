@@ -14,7 +14,7 @@ from tiny import recorded, tiny_model
 from recguide.engine.campaign import Server, Stop, closed_loop, engine_config, staggered
 from recguide.engine.inputs import Shape
 from recguide.engine.measure_command import grid_of, parse_anchor, parse_point, whole_numbers
-from recguide.engine.measure_run import pending, prompts_of
+from recguide.engine.measure_run import named_by, pending, prompts_of
 from recguide.engine.station import Aside, Rehearsal, Station, StoppableClock
 from recguide.sim.arrivals import Clients, as_recorded
 from recguide.sim.campaigns import PointKey
@@ -192,6 +192,15 @@ def test_prompts_come_out_of_the_trace_or_their_lack_is_told() -> None:
         InputError, match=r"request 'p/0': no prompt; allowed: traces with token ids, or --dataset-path"
     ):
         prompts_of(without, model, ())
+
+
+def test_prompts_are_asked_for_of_the_datasets_that_points_name() -> None:
+    trace = random_trace(7, 8, (4,), max_output_tokens=4)
+    names = {request.dataset for request in trace.requests}
+    one = min(names)
+    assert len(names) > 1
+    assert {request.dataset for request in named_by([("ar", one, 1)], trace).requests} == {one}
+    assert named_by([("ar", one, 1), ("ar", "all", 2)], trace) is trace
 
 
 def test_anchors_and_concurrencies_are_read() -> None:

@@ -169,7 +169,8 @@ def test_the_command_writes_a_profile_that_simulations_read(profile, tiny_folder
         (["--dtype", "fp16"], "--dtype: found 'fp16', allowed: bf16, fp32"),
         (["--device", "tpu9"], "device 'tpu9': not a device"),
         (["--adapter", "nowhere"], "adapter 'nowhere': no such file"),
-        (["--output", "nowhere/p.csv"], "--output: nowhere: no such directory"),
+        (["--output", "nowhere/p.csv"], "--output: found 'nowhere/p.csv', allowed: a file in a folder that is there"),
+        (["--output", "."], "--output: found '.', allowed: a file in a folder that is there"),
         (["--no-such-option"], "No such option"),
     ],
 )

@@ -99,6 +99,16 @@ def test_a_profile_of_this_model_and_machine_says_which_sizes_move(tmp_path) -> 
         profiled_sizes(str(wrong), "tiny", "fp32", cpu)
 
 
+def test_a_profile_of_something_else_is_named_on_stderr(tmp_path, capsys) -> None:
+    here = {"model": "tiny", "dtype": "fp32", "gpu": "cpu", "torch": str(torch.__version__)}
+    profiled_sizes(str(profiles.write(tmp_path / "here.csv", **here)), "tiny", "fp32", torch.device("cpu"))
+    assert capsys.readouterr().err == ""
+    other = profiles.write(tmp_path / "other.csv", **here | {"gpu": "another", "model": "larger"})
+    profiled_sizes(str(other), "tiny", "fp32", torch.device("cpu"))
+    told = f"warning: {other}: model: found larger, but here is tiny; gpu: found another, but here is cpu\n"
+    assert capsys.readouterr().err == told
+
+
 def test_every_size_is_timed_with_all_weights() -> None:
     decoder = tiny_model(2, 0).decoder
     layers = layer_weights(decoder)

@@ -158,5 +158,18 @@ def test_a_file_that_cannot_be_written_is_refused_before_the_fit(
     options = {"output": tmp_path / "p.json", option: tmp_path / "nowhere" / "file"}
     done = recguide("fit", *shipped, *(word for name, path in options.items() for word in (f"--{name}", path)))
     assert (done.code, done.stdout) == (2, "")
-    assert done.stderr.startswith(f"error: {option}: found ")
+    assert done.stderr.startswith(f"error: --{option}: found ")
     assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize(
+    ("names", "message"),
+    [
+        (("--output", "p.json", "--joint", "./p.json"), "--joint: found 'p.json', allowed: a file of its own"),
+        (("--output", "p.png"), "--plot: found 'p.png', allowed: a file of its own"),
+        (("--output", ""), "--output: found '.', allowed: a file in a folder that is there"),
+    ],
+)
+def test_two_outputs_under_one_name_are_refused(recguide: Recguide, names: tuple[str, ...], message: str) -> None:
+    done = recguide("fit", "--trace", "smollm2-135m", "--profile", "smollm2-135m-h200", *names)
+    assert (done.code, done.stdout, done.stderr) == (2, "", f"error: {message}\n")

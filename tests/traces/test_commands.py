@@ -109,4 +109,4 @@ def test_a_plot_for_a_folder_that_is_not_there_is_refused(recorded: Path, tmp_pa
     done = recguide("traces", "show", recorded, "--plot", tmp_path / "none" / "p.png")
 
     assert done.code == 2
-    assert done.stderr.startswith("error: plot: found no folder")
+    assert done.stderr.startswith("error: --plot: found ")

@@ -85,6 +85,11 @@ def test_a_file_without_prompts_is_refused(tmp_path: Path, content: str) -> None
         read_prompts([path])
 
 
+def test_a_missing_file_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match=r"none\.jsonl: found no such file, allowed: a JSON lines file with prompts"):
+        read_prompts([tmp_path / "none.jsonl"])
+
+
 def test_a_folder_is_refused(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match=r"found a folder, allowed: a JSON lines file"):
         read_prompts([tmp_path])
