@@ -1,6 +1,7 @@
 """`recguide bench sglang` from its options to what the simulator makes of its runs."""
 
 import json
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -9,6 +10,7 @@ from running import Recguide
 from sglang_env import PRESENT, TOY
 from toy_adapter import write_adapter
 
+from recguide.engine.loading import open_model
 from recguide.sim.campaigns import read_campaign
 from recguide.sim.catalogue import make_policy
 from recguide.sim.costs import constant_costs
@@ -53,6 +55,22 @@ def test_runs_are_measured_kept_and_replayed(recguide: Recguide, folder: Path) -
     assert said[POLICY] == said["sglang:ar"]
     assert {len(output) for output in said[POLICY].values()} == {24}
     _check_campaign(folder, entries)
+    _check_rounds(folder)
+
+
+def _check_rounds(folder: Path) -> None:
+    """Behind the same tokens our engine drafts and verifies what the plugin did."""
+    sys.path.insert(0, str(Path(__file__).parents[2] / "benchmarks"))
+    import served_rounds
+
+    model = open_model(str(TOY), None, "cpu", "fp32")
+    drawn = np.random.default_rng(0).integers(0, model.config.vocab_size, (100, 20))
+    drawn[drawn == model.config.mask_id] += 1
+    for path in folder.glob("overlap*.figures.json"):
+        found = served_rounds.figures_of(model, served_rounds.requests_of(path, drawn.tolist()), None)
+        assert found["rounds"] > found["left_out"] >= 0
+        assert found["equal"] == found["equal_drafts"] == found["same_tokens"] == found["ratio"] == 1
+        assert found["accept_length_served"] > 1
 
 
 def test_with_updates_of_every_token_all_engines_serve_the_same_model(recguide: Recguide, tmp_path: Path) -> None:
