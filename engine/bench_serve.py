@@ -17,7 +17,7 @@ from recguide.engine.environment import command_line, machine_of
 from recguide.engine.inputs import counts_up_to
 from recguide.engine.loading import LoadedModel, open_model
 from recguide.engine.pages import pages_that_fit
-from recguide.engine.policyof import costs_of, policy_of, rounds_named
+from recguide.engine.policyof import UNKNOWN, costs_of, policy_of, rounds_named
 from recguide.engine.provenance import provenance_of
 from recguide.engine.runlog import answered
 from recguide.engine.served import NOTE, ServedRun
@@ -77,7 +77,9 @@ def _prepared(options: ServeOptions) -> Bench:
     costs = costs_of(options.profile)
     model = open_model(options.model, options.adapter, options.device, options.dtype)
     load = load_of(options, model)
-    policy = policy_of(options.policy, options.block_sizes, model.config.name, costs)
+    # forced acceptance is that of whatever model was recorded
+    state = UNKNOWN if options.force_acceptance else model.state
+    policy = policy_of(options.policy, options.block_sizes, model.config.name, costs, state)
     context = options.max_model_len or min(load.longest(options.block_sizes[-1]), model.config.max_context)
     limits = _limits(options, model, context)
     sizes = profiled_sizes(options.profile, model.config.name, options.dtype, model.decoder.device)

@@ -37,6 +37,11 @@ class LoadedModel:
         """The shape, with the mask token and draft shift of the adapter if there is one."""
         return self.decoder.config
 
+    @property
+    def state(self) -> tuple[str, str]:
+        """The hashes of base weights and adapter, which fitted policies are compared with; empty without one."""
+        return self.weights_sha256, self.adapter_sha256 or ""
+
 
 def load_model(
     name: str, device: torch.device | str, dtype: torch.dtype, adapter: Path | None = None, seed: int = 0

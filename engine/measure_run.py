@@ -68,7 +68,8 @@ class Bench:
     def policy(self, name: str) -> Policy:
         """A fresh policy: one that learns must not remember other runs."""
         origin = self.trace.provenance
-        return policy_of(name, origin.block_sizes, origin.model, self.costs)
+        state = origin.weights_sha256, origin.adapter_sha256 or ""
+        return policy_of(name, origin.block_sizes, origin.model, self.costs, state)
 
     def server(self, dataset: str) -> Server:
         """What serves requests of a dataset, or of all."""

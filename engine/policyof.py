@@ -1,6 +1,7 @@
 """The simulator's policies by name, for an engine, which has no recorded rounds to show them."""
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 import numpy as np
 
@@ -13,12 +14,17 @@ from recguide.traces.errors import InputError
 
 LOOK_AT_COSTS = ("adaptive", "adaptive-s", "regime", "joint", "goodput")
 SIMULATED_ONLY = ("ragged",)
+UNKNOWN = ("", "")
+"""The state of a model that is not compared, as where a trace of another one says what is accepted."""
 
 
-def policy_of(name: str, block_sizes: Sequence[int], model: str, costs: CostModel | None) -> Policy:
+def policy_of(
+    name: str, block_sizes: Sequence[int], model: str, costs: CostModel | None, state: tuple[str, str] = UNKNOWN
+) -> Policy:
     """The policy of that name over these block sizes; ValueError for one that cannot be served.
 
     ``costs`` are a profile's of this GPU and model, for the policies that look at it or are checked against it.
+    ``state`` are the hashes of weights and adapter, which fitted policies are checked against too.
     """
     head = name.partition(":")[0]
     if head in CLAIRVOYANT:
@@ -27,7 +33,8 @@ def policy_of(name: str, block_sizes: Sequence[int], model: str, costs: CostMode
         raise InputError(f"policy {name!r}: only simulated, not served")
     if head in LOOK_AT_COSTS and costs is None:
         raise InputError(f"policy {name!r}: needs --profile, a profile of this GPU and model")
-    return make_policy(name, rounds_named(block_sizes, model), costs or constant_costs())
+    rounds = replace(rounds_named(block_sizes, model), weights_sha256=state[0], adapter_sha256=state[1])
+    return make_policy(name, rounds, costs or constant_costs())
 
 
 def costs_of(profile: str | None) -> CostModel | None:

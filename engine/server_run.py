@@ -65,7 +65,7 @@ def make_service(options: ServerOptions) -> Service:
         raise InputError(f"model {options.model!r}: has no tokenizer, and a server answers with text")
     longest = model.config.max_context
     require((options.max_model_len or 2) <= longest, "--max-model-len", options.max_model_len, f"up to {longest}")
-    policy = policy_of(options.policy, options.block_sizes, model.config.name, costs)
+    policy = policy_of(options.policy, options.block_sizes, model.config.name, costs, model.state)
     limits = _limits(options)
     sizes = profiled_sizes(options.profile, model.config.name, options.dtype, model.decoder.device)
     config = EngineConfig(

@@ -13,6 +13,7 @@ from recguide.sim.history import Floats, Signal
 from recguide.sim.policies import Outcomes
 from recguide.sim.policyfiles import FORMAT, read_document
 from recguide.sim.rounds import Ints
+from recguide.traces.checks import require
 from recguide.traces.documents import write_json
 from recguide.traces.errors import InputError
 
@@ -179,8 +180,15 @@ def _parsed(document: Mapping[str, Any]) -> Adaptive:
         values={name: by_size(values) for name, values in document["values"].items()},
         loads=tuple(loads),
         low_load=LowLoad(**document["low_load"]) if document.get("low_load") else None,
-        provenance=dict(document["provenance"]),
+        provenance=_provenance(document["provenance"]),
     )
+
+
+def _provenance(found: Mapping[str, Any]) -> dict[str, Any]:
+    """What is compared later on must be there to look into, if it is there."""
+    for part in ("trace", "profile"):
+        require(isinstance(found.get(part, {}), dict), f"provenance: {part}", found.get(part), "an object")
+    return dict(found)
 
 
 def _checked(fitted: Adaptive) -> Adaptive:

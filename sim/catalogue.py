@@ -171,7 +171,7 @@ def _check_state(path: str, fitted: Adaptive, rounds: Rounds) -> None:
         ("adapter_sha256", adapter, rounds.adapter_sha256),
     ):
         if differ(theirs, ours):
-            told = f"fitted to {theirs[:16]}, but the trace has {ours[:16]}"
+            told = f"fitted to {theirs[:16]}, but found {ours[:16]}"
             raise InputError(f"{path}: {field}: {told}; `recguide fit` makes another")
 
 

@@ -139,7 +139,9 @@ def spoiled(path: Path, field: str, value: object) -> Path:
         ("model", "other", "trace's model: fitted to 'other', but found 'tiny'"),
         ("provenance.profile.gpu", "B200", "profile's GPU: fitted to 'B200', but found ''"),
         ("provenance.profile.model", "other", "profile's model: fitted to 'other', but found ''"),
-        ("weights_sha256", "c" * 64, f"weights_sha256: fitted to {'c' * 16}, but the trace has {'a' * 16}"),
+        ("provenance.profile", "x", "provenance: profile: found 'x', allowed: an object"),
+        ("provenance.trace", 5, "provenance: trace: found 5, allowed: an object"),
+        ("weights_sha256", "c" * 64, f"weights_sha256: fitted to {'c' * 16}, but found {'a' * 16}"),
     ],
     ids=lambda value: str(value)[:20],
 )
@@ -153,7 +155,7 @@ def test_a_file_that_does_not_fit_is_refused(tmp_path: Path, field: str, value: 
 def test_a_file_for_another_draft_adapter_is_refused(tmp_path: Path) -> None:
     rounds = rounds_of(random_trace(1, adapter_sha256="d" * 64))
     path = spoiled(tmp_path / "policy.json", "provenance.trace.adapter_sha256", "c" * 64)
-    with pytest.raises(ValueError, match=f"adapter_sha256: fitted to {'c' * 16}, but the trace has {'d' * 16}; "):
+    with pytest.raises(ValueError, match=f"adapter_sha256: fitted to {'c' * 16}, but found {'d' * 16}; "):
         make_policy(f"adaptive:{path}", rounds, COSTS)
     # where either does not say, nothing is known
     assert make_policy(f"adaptive:{path}", rounds_of(TRACE), COSTS)
