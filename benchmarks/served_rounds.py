@@ -6,7 +6,8 @@
 Outputs of two servers part at ties in bf16, and what is accepted behind that is of another text. So the output that was
 served stands as it is: behind as much of it as was there before each round, our engine's own forwards draft a block of
 the size that the round had and verify it, and what they emit is held against what was served. ``drafts`` is what the
-served text itself makes of these drafts, so that a tie that our verifier breaks otherwise does not count. Reads the
+served text itself makes of these drafts, so that a tie that our verifier breaks otherwise does not count. And each text
+is read once: ``largest_gap`` is by how much another token is above a served one, behind the same tokens. Reads the
 `.figures.json` of `recguide bench sglang` for outputs, and the measurement beside it for rounds. Rounds of a
 continuation branch, whose draft was made without the seed, and AR steps are left out, and counted.
 """
@@ -17,13 +18,14 @@ import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
 
-from recguide.engine.bench_outputs import read_outputs
+from recguide.engine.bench_outputs import Outputs, read_outputs
 from recguide.engine.environment import command_line, machine_of
 from recguide.engine.forwards import Forwards
 from recguide.engine.linear import LinearWay
@@ -33,6 +35,7 @@ from recguide.engine.pages import PagedCache, PagePool
 from recguide.engine.planning import Piece, verifying
 from recguide.engine.prefilling import Prefills
 from recguide.engine.requests import Live, Roster, Wish
+from recguide.engine.rereading import Reading, Shape, Text, reread
 from recguide.engine.scores import Unmade
 from recguide.engine.ways import AsFound, Setup
 from recguide.sim.batching import BUCKETED
@@ -199,6 +202,23 @@ def figures_of(model: LoadedModel, requests: Sequence[Request], limit: int | Non
     return {**about, **found.told()}
 
 
+def texts_of(model: LoadedModel, outputs: Outputs, prompts: Sequence[Sequence[int]]) -> dict[str, Any]:
+    """Whether every served token is the best one behind those before it, and by how much another one is better."""
+    gaps = []
+    texts = [Text(prompts[row], told) for row, told in zip(outputs.rows, outputs.tokens, strict=True)]
+    for text in texts:
+        reading = Reading(model.decoder, partial(reread, model.decoder), [text], Shape(1, 64))
+        others = reading.runners_up(0, text.output)
+        gaps.append(-reading.gaps(0, range(len(text.output)), text.output, others))
+    found = np.concatenate(gaps)
+    return {
+        "tokens": len(found),
+        "best_tokens": float((found <= 0).mean()),
+        "largest_gap": float(found.max(initial=0)),
+        "largest_gap_of_outputs": sorted(round(float(gap.max(initial=0)), 4) for gap in gaps),
+    }
+
+
 def main() -> None:
     """Compare runs, one after the other."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
@@ -208,7 +228,11 @@ def main() -> None:
     parser.add_argument("--dataset-path", action="append", type=Path, required=True)
     parser.add_argument("--dtype", choices=("fp32", "bf16"), default="fp32")
     parser.add_argument("--device", default="cpu")
-    parser.add_argument("--limit", type=int, help="end behind the group of requests in which so many rounds are over")
+    parser.add_argument(
+        "--limit",
+        type=int,
+        help="end behind the group of requests in which so many rounds are over; 0 reads texts alone",
+    )
     parser.add_argument("--output", type=Path)
     given = parser.parse_args()
     model = open_model(given.model, given.adapter, given.device, given.dtype)
@@ -221,8 +245,11 @@ def main() -> None:
     runs = []
     for path in given.figures:
         started, outputs = time.process_time(), read_outputs(path)
+        outputs.check(prompts, max(map(len, outputs.tokens)))
         with torch.no_grad():
-            found = figures_of(model, requests_of(path, prompts), given.limit)
+            found = texts_of(model, outputs, prompts)
+            if given.limit != 0:
+                found |= figures_of(model, requests_of(path, prompts), given.limit)
         seconds = round(time.process_time() - started)
         point = {"policy": outputs.policy, "concurrency": outputs.concurrency}
         runs.append({**point, **found, "cpu_s": seconds, "served_by": outputs.about})
