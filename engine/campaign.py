@@ -62,10 +62,11 @@ class Server:
 
 @dataclass(frozen=True, slots=True)
 class Stop:
-    """When a run ends before its requests do: after a time with all places taken, or after a number of steps."""
+    """When a run ends before its requests do: after a time, one with all places taken, or a number of steps."""
 
     steady_s: float | None = None
     steps: int | None = None
+    whole_s: float = np.inf
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -111,7 +112,8 @@ def closed_loop(
         if until == np.inf and stop.steady_s is not None and not engine.scheduler.waiting:
             until = engine.now + stop.steady_s
         over = engine.now > until and not engine.scheduler.waiting
-        stopped = (over or engine.steps == stop.steps) and bool(left or engine.in_flight)
+        over |= engine.now - started > stop.whole_s or engine.steps == stop.steps
+        stopped = over and bool(left or engine.in_flight)
     return _found(engine, concurrency, started, served, stopped)
 
 

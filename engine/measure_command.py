@@ -36,6 +36,8 @@ class MeasureOptions:
     requests_each: int
     least_requests: int
     steady_s: float | None
+    warm_s: float
+    """Seconds of serving before each run that is measured."""
     time_limit: float
     acceptance: str
     dataset_path: tuple[Path, ...]
@@ -73,6 +75,7 @@ def measure(
     requests_each: Annotated[int, typer.Option(min=1, help="requests for each place in flight")] = 4,
     least_requests: Annotated[int, typer.Option(min=1, help="requests of a run at least")] = 8,
     steady_seconds: Annotated[float | None, typer.Option(help="stop a run after so long with all places taken")] = None,
+    warm_seconds: Annotated[float, typer.Option(min=0, help="serve the same for so long before each run")] = 0.0,
     time_limit: Annotated[float, typer.Option(help="seconds after which no further run starts")] = math.inf,
     batching: Annotated[str, typer.Option(help="as of recguide sweep")] = "bucket",
     max_num_batched_tokens: Annotated[int, typer.Option(min=1, help="prompt tokens of one prefill step")] = 2048,
@@ -90,6 +93,7 @@ def measure(
     require(acceptance in ACCEPTANCE, "--acceptance", acceptance, " or ".join(ACCEPTANCE))
     require(dtype in DTYPES, "--dtype", dtype, " or ".join(DTYPES))
     require(steady_seconds is None or 0 < steady_seconds < math.inf, "--steady-seconds", steady_seconds, "above 0")
+    require(math.isfinite(warm_seconds), "--warm-seconds", warm_seconds, "a number of seconds")
     require(time_limit > 0, "--time-limit", time_limit, "above 0")
     require(output_dir.is_dir() or not output_dir.exists(), "--output-dir", str(output_dir), "a folder, or a new name")
     keys = grid_of(policy, whole_numbers(max_concurrency), dataset or [ALL])
@@ -106,6 +110,7 @@ def measure(
         requests_each=requests_each,
         least_requests=least_requests,
         steady_s=steady_seconds,
+        warm_s=warm_seconds,
         time_limit=time_limit,
         acceptance=acceptance,
         dataset_path=tuple(dataset_path or ()),

@@ -204,6 +204,7 @@ def _setup(bench: Bench) -> dict[str, object]:
         "requests_each": options.requests_each,
         "least_requests": options.least_requests,
         "steady_s": options.steady_s,
+        "warm_s": options.warm_s,
         "seed": options.seed,
         "batching": options.batching,
         "max_batched_tokens": options.max_batched_tokens,
@@ -228,6 +229,11 @@ def _measured(bench: Bench, task: Task) -> tuple[Path, float]:
         most = server.trace.provenance.max_output_tokens
         limits = staggered(outputs, task.key.concurrency, most, options.seed)
     given = None if limits is None else limits.tolist()
+    if options.warm_s:
+        # a GPU that has idled has more power to spend than one that serves
+        closed_loop(
+            server, bench.policy(task.key.policy), rows, task.key.concurrency, given, Stop(whole_s=options.warm_s)
+        )
     before_s = loop_s()
     found = closed_loop(server, bench.policy(task.key.policy), rows, task.key.concurrency, given, stop)
     return _written(bench, task, server, found, limits, (before_s + loop_s()) / 2)

@@ -20,7 +20,7 @@ recguide() { (cd "$HERE" && "$PYTHON" "$ROOT/scripts/gpu/command.py" "$@"); }
 # a run that has begun goes to its end
 : "${MARGIN:=15}" "${REPORT:=complete}" "${PROFILE_SECONDS:=}" "${REPEATS:=3}" "${STEADY:=1.25}"
 : "${LEVELS:=1,2,4,8,16,32,64,128}" "${HELD_OUT:=20 40 80}" "${APART_AT:=8 64}" "${HELD_POLICIES:=}"
-BLOCKS="8 16 32" EFFORT="--steady-seconds $STEADY --anchor fixed:16@16 --pin"
+BLOCKS="8 16 32" EFFORT="--steady-seconds $STEADY --warm-seconds ${WARM:=0.6} --anchor fixed:16@16 --pin"
 # above its switch regime is adaptive, and overlap is for a few requests
 FEW="overlap@1,2,4 regime:file=policy.json@${REGIME_AT:=1,2,4,8,32} joint:joint.json@${JOINT_AT:=1,2,4,8,32}"
 PROMPTS=""; for name in gsm8k math500 aime2025 humaneval mbpp livecodebench ifeval mmlu_stem mt_bench; do

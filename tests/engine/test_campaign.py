@@ -89,6 +89,8 @@ def test_a_stopped_run_is_the_beginning_of_a_whole_one_and_is_simulated_as_that(
     order = [3, 0, 5, 1, 2, 4, 0, 3]
     mine, limits = server(model, trace), staggered(np.array([24] * len(order)), 3, 24, 0).tolist()
     first = closed_loop(mine, POLICIES[policy], order, 3, limits, Stop(steady_s=0.0))
+    one = closed_loop(mine, POLICIES[policy], order, 3, limits, Stop(whole_s=0.0))
+    assert (one.stopped, len(one.run.steps["seconds"])) == (True, 1)
     steps = len(first.run.steps["seconds"]) + 4
     found = closed_loop(mine, POLICIES[policy], order, 3, limits, Stop(steps=steps))
     whole = closed_loop(mine, POLICIES[policy], order, 3, limits)

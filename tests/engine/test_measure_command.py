@@ -54,7 +54,16 @@ def test_a_campaign_is_measured_in_pieces_and_foretold_step_by_step(inputs, tiny
 
 def test_runs_that_stop_are_foretold_up_to_their_last_step(inputs, tiny_folder, tmp_path, recguide) -> None:
     output = tmp_path / "campaign"
-    more = ("--steady-seconds", 0.02, "--more", "ar@2", "--more", f"ar@2@{TRACE.requests[0].dataset}")
+    more = (
+        "--steady-seconds",
+        0.02,
+        "--warm-seconds",
+        0.01,
+        "--more",
+        "ar@2",
+        "--more",
+        f"ar@2@{TRACE.requests[0].dataset}",
+    )
     done = recguide(*arguments(inputs, tiny_folder, output, *more, "--repeats", 2, "--policy", "ar@1"))
     assert (done.code, len(done.stdout.splitlines())) == (0, 14), done.stderr
     runs = [[read_measurement(output / f"overlap_B=4-all-c3-r{n}.json.gz") for n in (1, 2)]]
@@ -82,6 +91,7 @@ def test_runs_that_stop_are_foretold_up_to_their_last_step(inputs, tiny_folder, 
         (["--acceptance", "model"], "model: found 'tiny-llama', allowed: 'tiny', the trace's"),
         (["--acceptance", "some"], "--acceptance: found 'some'"),
         (["--steady-seconds", "0"], "--steady-seconds: found 0"),
+        (["--warm-seconds", "inf"], "--warm-seconds: found inf"),
         (["--anchor", "ar"], "--anchor: found 'ar'"),
         (["--more", "ar"], "--more: found 'ar'"),
         (["--policy", "ar@7"], "--policy ar: concurrency: found [7]"),
