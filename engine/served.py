@@ -77,6 +77,9 @@ def _request(story: Story, block_sizes: Sequence[int]) -> DenseRequest:
         if change.verified is not None:
             draft = change.verified.made(change.place) if isinstance(change.verified, Unmade) else change.verified
             _put(drafts, live.tokens, position, change.accept_len, draft)
+        if change.held is not None and change.held.source == CONTINUED:
+            # its first token was right, even where the request lost it for want of pages and it was never verified
+            drafts["continuation", len(change.held)].match[position + len(change.tokens) - 1] |= 1
     entropy = np.maximum(np.array(live.entropies, np.float32), 0)
     name = f"served/{live.number:06d}"
     reason = str(live.finish_reason)

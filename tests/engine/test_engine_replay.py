@@ -9,6 +9,7 @@ from engines import (
     GRID,
     ONE_FORWARD,
     POLICIES,
+    Load,
     assert_same_run,
     engine_of,
     loads,
@@ -19,7 +20,7 @@ from engines import (
     steps_of,
     trace_of,
 )
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from strategies import random_trace
 from tiny import TINY, tiny_model
@@ -47,6 +48,11 @@ def test_the_simulator_replays_the_engine_step_by_step_from_a_recorded_trace(see
     assert_same_run(engine.replay(), replayed(trace_of(model, asked, load), engine, load))
 
 
+# a continuation branch is hit by a request that then gives way for pages
+LOST = Load("overlap-3", "bucket", Limits(8, 5, 3, 4, 16), 24, 64, 3, False)
+
+
+@example(seed=35, shift=0, asked=[[0, 0, 0, 4], [0, 0, 0, 0, 0, 0], [11]], load=LOST)
 @settings(max_examples=20)
 @given(seed=st.integers(0, 50), shift=st.integers(0, 1), asked=prompts, load=loads())
 def test_the_simulator_replays_the_engine_from_what_the_engine_logged(seed, shift, asked, load) -> None:
