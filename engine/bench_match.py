@@ -17,6 +17,7 @@ from recguide.engine.bench_outputs import Outputs, read_outputs
 from recguide.engine.environment import command_line, machine_of
 from recguide.engine.loading import LoadedModel, open_model
 from recguide.engine.matching import Divergence, Run, divergences, noise_of, row_of
+from recguide.engine.measure_command import AGAIN
 from recguide.engine.policyof import costs_of, policy_of
 from recguide.engine.requests import Live, Wish
 from recguide.engine.rereading import Reading, Ruler, Shape, Text, reread
@@ -70,8 +71,8 @@ class Bench:
         return time.monotonic() - self.started > self.options.time_limit
 
 
-def run(options: MatchOptions) -> bool:
-    """Serve, compare, write; whether any output parts from the reference by more than noise explains."""
+def run(options: MatchOptions) -> int:
+    """Serve, compare, write; gives the exit code."""
     bench = _prepared(options)
     _say(f"{len(bench.ids)} prompts; the reference is served one by one")
     reference, seconds = _served(bench, REFERENCE, 1, len(bench.ids))
@@ -91,12 +92,14 @@ def run(options: MatchOptions) -> bool:
         _run(bench, ruler, name, concurrency)
         write_json(options.output, document := _document(bench, ruler))
     _show(document)
-    return any(row["above_noise"] for row in document["runs"])
+    if any(row["above_noise"] for row in document["runs"]):
+        return 1
+    return 0 if document["complete"] else AGAIN
 
 
 def _prepared(options: MatchOptions) -> Bench:
     started = time.monotonic()
-    batching, costs = batching_named(options.batching), costs_of(options.profile)
+    batching = batching_named(options.batching)
     prompts = read_prompts(options.dataset_path, options.limit)
     given, order = [read_outputs(path) for path in options.outputs], _mixed(prompts)
     points = [(outputs.policy, outputs.concurrency) for outputs in given]
@@ -107,7 +110,7 @@ def _prepared(options: MatchOptions) -> Bench:
     ids = [model.tokenizer.encode_chat(prompt.text) for prompt in prompts]
     given = [_placed(outputs, ids, order, options.output_len) for outputs in given]
     prompts, ids = [prompts[row] for row in order], [ids[row] for row in order]
-    policies = [policy_of(name, options.block_sizes, model.config.name, costs) for name in (REFERENCE, *options.policy)]
+    policies = [_policy(options, model, name) for name in (REFERENCE, *options.policy)]
     context = min(max(map(len, ids)) + options.output_len + 2 * options.block_sizes[-1], model.config.max_context)
     most = options.levels[-1]
     pages = most * Limits().pages(context + options.block_sizes[-1])
@@ -120,7 +123,7 @@ def _prepared(options: MatchOptions) -> Bench:
 
 
 def _policy(options: MatchOptions, model: LoadedModel, name: str) -> Policy:
-    return policy_of(name, options.block_sizes, model.config.name, costs_of(options.profile))
+    return policy_of(name, options.block_sizes, model.config.name, costs_of(options.profile), model.state)
 
 
 def _mixed(prompts: Sequence[Prompt]) -> list[int]:

@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 
 from recguide.engine.shared_options import DTYPES, parse_block_sizes, whole_numbers
-from recguide.traces.checks import require
+from recguide.traces.checks import require, require_place
 
 DEFAULT = ("ar", "fixed:8", "fixed:16", "fixed:32", "recipe", "overlap:B=16")
 
@@ -45,7 +45,7 @@ def match(
     ] = None,
     adapter: Annotated[str | None, typer.Option(help="adapter file, or the name of a shipped one")] = None,
     profile: Annotated[str | None, typer.Option(help="of this GPU and model, for policies that look at costs")] = None,
-    batching: Annotated[str, typer.Option(help="of unequal blocks: bucket, bucket:oldest, pad")] = "bucket",
+    batching: Annotated[str, typer.Option(help="of unequal blocks: bucket, bucket:oldest, pad, ragged")] = "bucket",
     block_sizes: Annotated[str, typer.Option(help="block sizes that rounds may have")] = "4,8,16,32",
     limit: Annotated[int | None, typer.Option(min=1, help="prompts of each dataset; default: all")] = None,
     output_len: Annotated[int, typer.Option(min=1, help="output tokens of a request at most")] = 256,
@@ -63,11 +63,11 @@ def match(
 
     Data: a table on stdout, a row for each run, and the file, which is there after each run and says whether it is
     complete. Where an output parts from the reference, both are read again with the same tokens before them. Exits 1
-    where the logits of the two tokens are further apart there than noise explains.
+    where the logits of the two tokens are further apart there than noise explains, and 75 where time came first.
     """
     require(dtype in DTYPES, "--dtype", dtype, " or ".join(DTYPES))
     require(not (outputs and limit), "--limit", limit, "nothing beside --outputs, whose rows count all prompts")
-    require(output.parent.is_dir(), "--output", str(output), "a path in a folder that is there")
+    require_place(output, "--output")
     options = MatchOptions(
         model=model,
         adapter=adapter,
@@ -86,8 +86,8 @@ def match(
         dtype=dtype,
         device=device,
     )
-    require(len(set(options.policy)) == len(options.policy), "--policy", options.policy, "each one once")
+    require(len(set(options.policy)) == len(options.policy), "--policy", ", ".join(options.policy), "each one once")
 
     from recguide.engine.bench_match import run
 
-    raise typer.Exit(1 if run(options) else 0)
+    raise typer.Exit(run(options))

@@ -6,6 +6,7 @@ import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from datetime import UTC, datetime
+from importlib.util import find_spec
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -35,6 +36,7 @@ from recguide.sim.measurement import (
     write_measurement,
 )
 from recguide.traces.documents import write_json, write_text
+from recguide.traces.errors import InputError
 from recguide.traces.files import read_trace, write_trace
 
 TRACE = "forced.parquet"
@@ -78,6 +80,8 @@ def run(options: SglangOptions) -> bool:
         if load.judge is not None:
             write_trace(load.judge.trace, bench.scratch / TRACE)
         jobs = [_job(bench, *policy) for policy in options.policy]
+        if find_spec("sglang") is None:
+            raise InputError("SGLang: found none, allowed: 0.5.17 or 0.5.23; pip install 'recguide[sglang]'")
         options.result_dir.mkdir(exist_ok=True)
         wanted = _wanted(options, model, load, machine_of(device))
         if wanted.points:

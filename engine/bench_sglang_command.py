@@ -103,7 +103,8 @@ def sglang(
     """
     require(dtype in DTYPES, "--dtype", dtype, " or ".join(DTYPES))
     require(device in ("auto", "cpu", "cuda"), "--device", device, "auto, cpu or cuda")
-    require(result_dir.parent.is_dir(), "--result-dir", str(result_dir), "a path in a folder that is there")
+    fits = result_dir.is_dir() or (result_dir.parent.is_dir() and not result_dir.exists())
+    require(fits, "--result-dir", str(result_dir), "a folder, or a new name in a folder that is there")
     given = locals()
     fields = {name: given[name] for name in SglangOptions.__dataclass_fields__ if name in given}
     levels = whole_numbers(max_concurrency, "--max-concurrency")

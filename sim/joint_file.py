@@ -36,8 +36,8 @@ def read_joint(path: Path) -> Joint:
         return Joint(fitted, chances_from(document["chances"]), rho)
     except KeyError as error:
         raise InputError(f"{path}: {error.args[0]}: missing") from None
-    except (TypeError, AttributeError) as error:
-        raise InputError(f"{path}: of another shape than a policy: {error}") from None
     except InputError as error:
         text = str(error)
         raise InputError(text if text.startswith(f"{path}: ") else f"{path}: {text}") from None
+    except (TypeError, AttributeError, ValueError) as error:
+        raise InputError(f"{path}: of another shape than a policy: {error}") from None

@@ -232,7 +232,7 @@ def test_outputs_come_from_one_file_each_and_of_all_prompts(asked, answers, tmp_
 
 def test_without_time_there_is_a_file_that_says_so(asked) -> None:
     done, output = asked("--policy", "fixed:4", "--time-limit", 0, "--output-len", 4)
-    assert done.code == 0, done.stderr
+    assert done.code == 75, done.stderr
     told = json.loads(output.read_text())
     assert (told["complete"], told["runs"]) == (False, [])
     assert "the time is over" in done.stderr
@@ -246,6 +246,7 @@ def test_without_time_there_is_a_file_that_says_so(asked) -> None:
         (("--dtype", "fp8"), "--dtype: found 'fp8'"),
         (("--max-concurrency", "0"), "--max-concurrency"),
         (("--output", "/nowhere/match.json"), "--output"),
+        (("--output", "/"), "--output"),
     ],
 )
 def test_what_cannot_be_compared_is_refused(asked, arguments, words) -> None:

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 import torch
 from running import Recguide
+from sglang_env import PRESENT
 from tiny import TINY
 from toy_adapter import write_adapter
 
@@ -169,3 +170,15 @@ def test_engines_that_never_get_ready_are_ended_when_the_time_is_over(together, 
     assert serve_all([Stuck("stuck", tmp_path)], 4, together)
     assert time.monotonic() - started < 60
     assert "stuck: stopped after 4 s" in capsys.readouterr().err
+
+
+@pytest.mark.skipif(PRESENT, reason="SGLang is installed")
+def test_without_sglang_the_command_says_how_to_get_it(recguide: Recguide, folder: Path, tmp_path: Path) -> None:
+    load = ("--random-input-len", 4, "--output-len", 4, "--dtype", "fp32", "--device", "cpu")
+    done = recguide("bench", "sglang", folder, "--result-dir", tmp_path / "out", *load)
+    assert done.code == 2
+    assert "pip install 'recguide[sglang]'" in done.stderr
+    assert not (tmp_path / "out").exists()
+    (tmp_path / "file").touch()
+    done = recguide("bench", "sglang", folder, "--result-dir", tmp_path / "file", *load)
+    assert (done.code, "--result-dir: found" in done.stderr) == (2, True)

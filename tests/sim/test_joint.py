@@ -158,9 +158,10 @@ def test_a_policy_file_comes_back_as_it_was(tmp_path: Path) -> None:
         ("kind", "adaptive", "kind: found 'adaptive', allowed: 'joint'"),
         ("chances", {}, "passes: missing"),
         ("rho", {}, "rho: found {}, allowed: numbers of at least 0"),
+        ("rho", {"x": 1}, "of another shape than a policy"),
         ("adaptive", {"model": "x"}, "loads: missing"),
     ],
-    ids=["kind", "chances", "rho", "adaptive"],
+    ids=["kind", "chances", "rho", "load", "adaptive"],
 )
 def test_a_file_at_fault_is_refused(tmp_path: Path, field: str, value: object, message: str) -> None:
     path = tmp_path / "joint.json"
