@@ -91,7 +91,7 @@ fi
 "$PYTHON" - "$OUT/$PART.json" "$OUT"/ours-*.json <<'PYEOF'
 import json, sys
 from pathlib import Path
-FIGURES = ("output_throughput", "steady_output_throughput", "mean_tpot_ms", "accept_length", "tpf", "mean_forward_ms",
+FIGURES = ("output_throughput", "steady_output_throughput", "mean_tpot_ms", "accept_length", "tpf", "mean_step_ms", "mean_forward_ms",
            "mean_host_ms", "median_between_steps_ms", "same_outputs", "failed")
 for path in map(Path, sys.argv[1:]):
     text = path.read_text() if path.exists() else ""
