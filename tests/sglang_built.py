@@ -37,7 +37,12 @@ def main() -> None:
     before = alive()
     model = CLASSES[sys.argv[1]](config.hf_config)
     own, layers = sum(each.numel() for each in model.parameters()), model.model.layers
-    told = {"own": own, "alive": alive() - before, "layers": len(layers), "config": model.model.config.num_hidden_layers}
+    told = {
+        "own": own,
+        "alive": alive() - before,
+        "layers": len(layers),
+        "config": model.model.config.num_hidden_layers,
+    }
     print(json.dumps(told))
 
 
