@@ -1,8 +1,8 @@
 """Serves many requests with random arrivals, lengths, temperatures and cancellations, and looks for what leaks.
 
 usage: soak.py MODEL REQUESTS SECONDS OUT.json [POLICY [CONTEXT]]     TOY=1: a tiny model on a CPU
-A MODEL random:smollm2-135m has that shape and random weights, with :4 behind it 4 layers. Prompts and outputs have up
-to half of CONTEXT tokens. It is over after so many SECONDS of serving: an eighth before that nobody is sent any more,
+SEED draws other requests. A MODEL random:smollm2-135m has that shape and random weights, with :4 behind it 4 layers.
+Prompts and outputs have up to half of CONTEXT tokens. It is over after so many SECONDS of serving: an eighth before that nobody is sent any more,
 and who is not answered at the end is cut, and stuck if it held pages and got nowhere in all that time. OUT.json is
 there from the first seconds on, ``complete`` or not. Exits with 1 where anything leaked, was stuck or got no answer.
 """
@@ -57,7 +57,7 @@ class Soak:
         self.engine, self.requests, self.started = engine, requests, time.monotonic()
         self.until = self.started + seconds * 7 / 8
         self.end = self.started + seconds
-        self.rng = np.random.default_rng(0)
+        self.rng = np.random.default_rng(int(os.environ.get("SEED", "0")))
         self.live: list[tuple[Live, int]] = []
         self.moved: dict[int, tuple[int, float]] = {}
         """What each request that holds pages had, by its number, and since when."""
