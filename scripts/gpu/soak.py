@@ -2,10 +2,10 @@
 
 usage: soak.py MODEL REQUESTS SECONDS OUT.json [POLICY [CONTEXT]]     TOY=1: a tiny model on a CPU
 SEED draws other requests. A MODEL random:smollm2-135m has that shape and random weights, with :4 behind it 4 layers.
-Prompts and outputs have up to half of CONTEXT tokens. It is over after so many SECONDS of serving: an eighth before that
-nobody is sent any more, and who is not answered at the end is cut, and stuck if it held pages and got nowhere in all that
-time. OUT.json is there from the first seconds on, ``complete`` or not. Exits with 1 where anything leaked, was stuck or
-got no answer.
+Prompts and outputs have up to half of CONTEXT tokens. It is over after so many SECONDS of serving: an eighth before
+that nobody is sent any more, and who is not answered at the end is cut, and stuck if it held pages and got nowhere in
+all that time. OUT.json is there from the first seconds on, ``complete`` or not. Exits with 1 where anything leaked,
+was stuck or got no answer.
 """
 
 import os
