@@ -11,6 +11,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+from recguide.kernels.launches import overlapping
 from recguide.kernels.layouts import Rows
 from recguide.kernels.row_items import FIELDS
 from recguide.kernels.row_merge import merge_parts
@@ -215,8 +216,6 @@ def row_attention(
     out = torch.empty_like(q) if out is None else out
     _check(q, keys, values, rows, plan, out, lse)
     interpreted = not q.is_cuda
-    # from Hopper on a launch may be prepared before the one in front of it has ended
-    overlap = q.is_cuda and torch.cuda.get_device_capability(q.device)[0] >= 9
     tile = plan.tile
     _row_kernel[(plan.grid,)](
         q, keys, values, out, lse, plan.partial_of(q.dtype), plan.partial_lse, plan.items,
@@ -228,9 +227,9 @@ def row_attention(
         UPCAST=interpreted and q.dtype == torch.bfloat16,
         PRECISION="ieee" if q.dtype == torch.float32 else "tf32",
         SAME_STRIDES=keys.stride()[:2] == values.stride()[:2],
-        OVERLAP=overlap, num_warps=tile.warps, num_stages=tile.stages, **({"launch_pdl": True} if overlap else {}),
+        num_warps=tile.warps, num_stages=tile.stages, **overlapping(q),
     )  # fmt: skip
-    merge_parts(plan, rows, out, lse, overlap=overlap)
+    merge_parts(plan, rows, out, lse)
     return out
 
 

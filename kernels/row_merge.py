@@ -4,6 +4,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+from recguide.kernels.launches import overlapping
 from recguide.kernels.layouts import Rows
 from recguide.kernels.row_plan import HEADER, RowPlan, processors
 
@@ -93,7 +94,7 @@ def _merge_kernel(
                 tl.store(lse + at, log2_sum * 0.6931471805599453, mask=is_head)
 
 
-def merge_parts(plan: RowPlan, rows: Rows, out: Tensor, lse: Tensor | None, *, overlap: bool) -> None:
+def merge_parts(plan: RowPlan, rows: Rows, out: Tensor, lse: Tensor | None) -> None:
     """Write ``out`` and ``lse`` of the requests whose keys were cut into several chunks."""
     rows_each = rows.visible.shape[0] * plan.num_heads / processors(out.device)
     heads = 1 if out.is_cuda and rows_each <= FEW_ROWS else 4
@@ -104,6 +105,5 @@ def merge_parts(plan: RowPlan, rows: Rows, out: Tensor, lse: Tensor | None, *, o
         rows.num_requests, grid, *out.stride()[:2],
         KV_HEADS=plan.kv_heads, GROUP=plan.group, HEAD_DIM=plan.head_dim, ROWS=plan.tile.rows, WIDTH=plan.width,
         HEADER=HEADER, HEADS=heads, FEW=few, SOME=some, MANY=many,
-        WITH_LSE=lse is not None, OVERLAP=overlap,
-        num_warps=WARPS, **({"launch_pdl": True} if overlap else {}),
+        WITH_LSE=lse is not None, num_warps=WARPS, **overlapping(out),
     )  # fmt: skip

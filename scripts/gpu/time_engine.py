@@ -3,7 +3,7 @@
 usage: time_engine.py MODEL OUT_FOLDER "PART SECONDS [PART'S OPTIONS]" ...     TOY=1: a tiny model on a CPU
   compile SHARE/SHARES        kernels of every kind of round, into Triton's cache
   steps C,C,...               AR steps at a context of 512, and products alone: steps.csv
-  overlap C,C,...             AR steps whose small kernels begin while the one before them ends, and not: overlap.csv
+  overlap C,C,...             AR steps whose kernels begin while the one before them ends, and not: overlap.csv
   kernels C,C,...             seconds of each kernel in such a step: kernels.csv
   sizes [SECONDS_FORWARDS]    products of one layer and of the head at every size, which sizes move: sizes.csv; then
                               rounds of the engine at these, filled up to them and further: sizes-rounds.csv
