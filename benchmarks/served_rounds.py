@@ -70,9 +70,9 @@ class Request:
     rounds: list[Round] = field(default_factory=list)
 
 
-def requests_of(figures: Path, prompts: Sequence[list[int]]) -> list[Request]:
+def requests_of(outputs: Outputs, prompts: Sequence[list[int]]) -> list[Request]:
     """Those of a run, with the rounds of its measurement."""
-    outputs = read_outputs(figures)
+    figures = outputs.path
     outputs.check(prompts, max(map(len, outputs.tokens)))
     found = [Request(prompts[row], list(told)) for row, told in zip(outputs.rows, outputs.tokens, strict=True)]
     run = read_measurement(figures.parent / read_json(figures)["measurement"]).run
@@ -238,9 +238,8 @@ def main() -> None:
     model = open_model(given.model, given.adapter, given.device, given.dtype)
     assert model.tokenizer is not None
     prompts = [model.tokenizer.encode_chat(prompt.text) for prompt in read_prompts(given.dataset_path)]
-    hashes = {"weights_sha256": model.weights_sha256, "adapter_sha256": model.adapter_sha256}
     created = datetime.now(UTC).isoformat(timespec="seconds")
-    origin = {"model": model.config.name, **hashes, "dtype": given.dtype, **machine_of(model.decoder.device)}
+    origin = {**model.named, "dtype": given.dtype, **machine_of(model.decoder.device)}
     origin |= {"command": command_line(), "created": created}
     runs = []
     for path in given.figures:
@@ -249,7 +248,7 @@ def main() -> None:
         with torch.no_grad():
             found = texts_of(model, outputs, prompts)
             if given.limit != 0:
-                found |= figures_of(model, requests_of(path, prompts), given.limit)
+                found |= figures_of(model, requests_of(outputs, prompts), given.limit)
         seconds = round(time.process_time() - started)
         point = {"policy": outputs.policy, "concurrency": outputs.concurrency}
         runs.append({**point, **found, "cpu_s": seconds, "served_by": outputs.about})

@@ -25,6 +25,7 @@ from recguide.engine.served_reading import reread_served
 from recguide.engine.serving import EngineConfig
 from recguide.engine.turning import TurningEngine
 from recguide.sim.batching import batching_named
+from recguide.sim.costs import CostModel
 from recguide.sim.memory import Limits
 from recguide.sim.methods import Policy
 from recguide.traces.checks import require
@@ -53,6 +54,7 @@ class Bench:
 
     options: MatchOptions
     model: LoadedModel
+    costs: CostModel | None
     prompts: Sequence[Prompt]
     ids: Sequence[Sequence[int]]
     engine: TurningEngine
@@ -63,7 +65,7 @@ class Bench:
 
     def policy(self, name: str) -> Policy:
         """A fresh policy: one that learns must not remember other runs."""
-        return _policy(self.options, self.model, name)
+        return _policy(self.options, self.model, self.costs, name)
 
     @property
     def late(self) -> bool:
@@ -99,7 +101,7 @@ def run(options: MatchOptions) -> int:
 
 def _prepared(options: MatchOptions) -> Bench:
     started = time.monotonic()
-    batching = batching_named(options.batching)
+    batching, costs = batching_named(options.batching), costs_of(options.profile)
     prompts = read_prompts(options.dataset_path, options.limit)
     given, order = [read_outputs(path) for path in options.outputs], _mixed(prompts)
     points = [(outputs.policy, outputs.concurrency) for outputs in given]
@@ -110,7 +112,7 @@ def _prepared(options: MatchOptions) -> Bench:
     ids = [model.tokenizer.encode_chat(prompt.text) for prompt in prompts]
     given = [_placed(outputs, ids, order, options.output_len) for outputs in given]
     prompts, ids = [prompts[row] for row in order], [ids[row] for row in order]
-    policies = [_policy(options, model, name) for name in (REFERENCE, *options.policy)]
+    policies = [_policy(options, model, costs, name) for name in (REFERENCE, *options.policy)]
     context = min(max(map(len, ids)) + options.output_len + 2 * options.block_sizes[-1], model.config.max_context)
     most = options.levels[-1]
     pages = most * Limits().pages(context + options.block_sizes[-1])
@@ -119,11 +121,11 @@ def _prepared(options: MatchOptions) -> Bench:
     engine = TurningEngine(model.decoder, policies, config)
     for prompt in ids:
         engine.check_request(prompt, Wish(options.output_len))
-    return Bench(options, model, prompts, ids, engine, given, started)
+    return Bench(options, model, costs, prompts, ids, engine, given, started)
 
 
-def _policy(options: MatchOptions, model: LoadedModel, name: str) -> Policy:
-    return policy_of(name, options.block_sizes, model.config.name, costs_of(options.profile), model.state)
+def _policy(options: MatchOptions, model: LoadedModel, costs: CostModel | None, name: str) -> Policy:
+    return policy_of(name, options.block_sizes, model.config.name, costs, model.state)
 
 
 def _mixed(prompts: Sequence[Prompt]) -> list[int]:
@@ -219,9 +221,7 @@ def _line(parted: Divergence) -> str:
 def _about(bench: Bench) -> Mapping[str, Any]:
     options, model = bench.options, bench.model
     return {
-        "model": model.config.name,
-        "weights_sha256": model.weights_sha256,
-        "adapter_sha256": model.adapter_sha256,
+        **model.named,
         "dtype": options.dtype,
         **machine_of(model.decoder.device),
         "command": command_line(),

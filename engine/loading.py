@@ -38,6 +38,15 @@ class LoadedModel:
         return self.decoder.config
 
     @property
+    def named(self) -> dict[str, str | None]:
+        """What files say of it: its name, and the hashes of base weights and adapter."""
+        return {
+            "model": self.config.name,
+            "weights_sha256": self.weights_sha256,
+            "adapter_sha256": self.adapter_sha256,
+        }
+
+    @property
     def state(self) -> tuple[str, str]:
         """The hashes of base weights and adapter, which fitted policies are compared with; empty without one."""
         return self.weights_sha256, self.adapter_sha256 or ""

@@ -194,9 +194,7 @@ def _setup(bench: Bench) -> dict[str, object]:
     """What no two runs of a folder may differ in."""
     options, model = bench.options, bench.model
     return {
-        "model": model.config.name,
-        "weights_sha256": model.weights_sha256,
-        "adapter_sha256": model.adapter_sha256,
+        **model.named,
         "dtype": options.dtype,
         "gpu": gpu_name(model.decoder.device),
         "acceptance": options.acceptance,

@@ -68,8 +68,8 @@ class SglangBackbone:
     @property
     def sizes(self) -> FillSizes:
         """What forwards are filled up to. GPUs that share layers must agree on it, so there nothing moves."""
-        timed = self.device.type == "cuda" and self.gpus == 1 and self.layers
-        return fill_sizes(self.layers, self.head) if timed else PLAIN
+        layers = self.layers if self.device.type == "cuda" and self.gpus == 1 else []
+        return fill_sizes(layers, self.head) if layers else PLAIN
 
     @property
     def head(self) -> Tensor:

@@ -25,7 +25,6 @@ from recguide.sim.methods import Policy
 from recguide.sim.options import parse_options
 from recguide.sim.tidar import Tidar
 from recguide.sim.tiers import KIND as TIERS
-from recguide.sim.trimmed import Ragged
 from recguide.traces.dense import DenseTrace
 from recguide.traces.documents import read_json
 from recguide.traces.errors import InputError
@@ -192,8 +191,6 @@ def _policy(options: PluginOptions, sizes: tuple[int, ...], names: Sequence[str]
     policy = policy_of(name, sizes, names[0], costs_of(options.profile))
     if isinstance(policy, Tidar):
         raise InputError(f"policy {name!r}: drafts within the prefill, which is SGLang's own, and is not served here")
-    if isinstance(policy, Ragged):
-        raise InputError(f"policy {name!r}: only simulated, not served")
     return policy
 
 

@@ -2,6 +2,7 @@
 
 import time
 from collections.abc import Sequence
+from functools import partial
 
 import numpy as np
 
@@ -73,15 +74,11 @@ def _warm(station: Station, place: Place, until: float) -> None:
 
     At least once: graphs are captured by it, and brought to the device. Requests stand where they stood.
     """
-    if place.method == "prefill":
-        _prefill(station, place)
-        while time.monotonic() < until:
-            _prefill(station, place)
-        return
-    work = _work(station, place)
-    _run(station, work)
+    prefills = place.method == "prefill"
+    work = partial(_prefill, station, place) if prefills else partial(_run, station, _work(station, place))
+    work()
     while time.monotonic() < until:
-        _run(station, work)
+        work()
 
 
 def _work(station: Station, place: Place) -> list[Planned]:

@@ -130,8 +130,9 @@ class Profile:
         for layout in LAYOUTS & grids.keys():
             # where steps have no host's time of their own, some of it is in the drafts' times
             plain = "draft" if HOST[layout] in grids else "verify"
-            whole = _filled_in(grids[layout], grids.get(plain, {}))
-            surfaces[layout] = Surface(whole, surfaces.get(plain), most[layout], max(grids.get(plain, {0: {}})))
+            sizes = grids.get(plain, {})
+            whole = _filled_in(grids[layout], sizes)
+            surfaces[layout] = Surface(whole, surfaces.get(plain), most[layout], max(sizes, default=0))
         for kind in set(HOST.values()) & grids.keys():
             surfaces[kind] = Surface(grids[kind], surfaces.get("host"), most[kind])
         name, model, gpu = Path(self.path).stem, self.header["model"], self.header["gpu"]
