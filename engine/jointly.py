@@ -36,7 +36,7 @@ class JointWay(OneForwardWay):
     def _one_by_one(self, running: Sequence[Live], held: Sequence[Held | None], most: Ints) -> list[Need]:
         state, figures, count = standing(running), figures_of(running), len(running)
         seen = *figures[[ENTROPY, ENTROPY_BEFORE]].tolist(), *state[[BLOCK_SIZE, ACCEPT_LEN]].tolist()
-        values = map(self.decisions.expected_of_one, *seen)
+        values = map(self.decisions.tokens_of_one, *seen)
         return [self._need(*each, count) for each in zip(running, held, most.tolist(), values, strict=True)]
 
     def _need(self, live: Live, draft: Held | None, most: int, value: list[float], count: int) -> Need:
@@ -50,7 +50,7 @@ class JointWay(OneForwardWay):
     def _together(self, running: Sequence[Live], held: Sequence[Held | None], most: Ints) -> list[Need]:
         """The same of many at once."""
         state, figures = standing(running), figures_of(running)
-        value = self.decisions.expected(figures[ENTROPY], figures[ENTROPY_BEFORE], state[BLOCK_SIZE], state[ACCEPT_LEN])
+        value = self.decisions.tokens(figures[ENTROPY], figures[ENTROPY_BEFORE], state[BLOCK_SIZE], state[ACCEPT_LEN])
         position, chance = self._branches(running, held, state[CACHED])
         following, taken = self.decisions.plan(value, chance, len(running))
         rounds = zip(position.tolist(), taken.tolist(), following.tolist(), strict=True)

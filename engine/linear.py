@@ -19,6 +19,7 @@ from recguide.sim.adaptive import Equation3
 from recguide.sim.batching import Batching
 from recguide.sim.policies import BlockPolicy, ByLoad, Fixed, Tally
 from recguide.sim.rounds import AR, Ints
+from recguide.sim.sharing import Allocation
 from recguide.sim.steps import Work, choose_blocks, count_rounds
 from recguide.traces.errors import InputError
 
@@ -203,6 +204,8 @@ def _choices(policy: BlockPolicy, allowed: Sequence[int]) -> Sequence[int]:
     if isinstance(policy, Equation3):
         # the tables hold what it chooses, and before the first round the cold start
         return sorted({*policy.tables.ravel().tolist(), *policy.cold_start.tolist()})
+    if isinstance(policy, Allocation):
+        return policy.fitted.candidates
     return allowed
 
 

@@ -12,7 +12,7 @@ from recguide.sim.rounds import AR, Rounds
 from recguide.sim.slo import CLAIRVOYANT
 from recguide.traces.errors import InputError
 
-LOOK_AT_COSTS = ("adaptive", "adaptive-s", "regime", "joint", "goodput")
+LOOK_AT_COSTS = ("adaptive", "adaptive-s", "allocation", "regime", "joint", "goodput")
 SIMULATED_ONLY = ("ragged",)
 UNKNOWN = ("", "")
 """The state of a model that is not compared, as where a trace of another one says what is accepted."""

@@ -37,7 +37,9 @@ NAME = "RECGUIDE"
 """Of the algorithm."""
 DEFAULT_POLICY = "fixed:16"
 BLOCK_SIZES = (4, 8, 16, 32)
-FITTED = ("adaptive", "adaptive-s", "regime", "joint")
+FITTED = ("adaptive", "adaptive-s", "allocation", "regime", "joint")
+PRICED = ("allocation", "joint")
+"""Those of them that need a profile to decide."""
 MEASURES_TIME = ("bandit",)
 """Policies whose choices depend on measured seconds, which differ from GPU to GPU."""
 
@@ -178,7 +180,7 @@ def _policy(options: PluginOptions, sizes: tuple[int, ...], names: Sequence[str]
     name, (head, _, argument) = options.policy, options.policy.partition(":")
     if gpus > 1 and head in MEASURES_TIME:
         raise InputError(f"policy {name!r}: learns from measured times, allowed: one GPU, for they differ between GPUs")
-    if head in FITTED and (head != "joint" or options.profile is not None):
+    if head in FITTED and (head not in PRICED or options.profile is not None):
         fit = _fit_in(name, argument if head != "regime" else parse_options(argument, REGIME_OPTIONS).get("file", ""))
         model = fit.model if fit.model in names else names[0]
         costs = _costs_of_fit(name, fit) if options.profile is None else costs_of(options.profile) or constant_costs()

@@ -12,7 +12,7 @@ from recguide.engine.ways import Planned, Setup, Way
 from recguide.sim.batching import Batching
 from recguide.sim.chances import MOST_CORRECTIONS
 from recguide.sim.joint import Decisions, Joint
-from recguide.sim.methods import Policy
+from recguide.sim.methods import Policy, batching_of
 from recguide.sim.overlap import Overlap
 from recguide.sim.regime import Regime
 from recguide.sim.tidar import Tidar
@@ -79,7 +79,7 @@ def way_of(policy: Policy, setup: Setup, batching: Batching) -> Way:
         return _jointly(setup, policy)
     if not callable(policy):
         raise InputError(f"policy {type(policy).__name__.lower()}: only simulated, not served")
-    return LinearWay(setup, policy, batching)
+    return LinearWay(setup, policy, batching_of(policy, batching))
 
 
 def _jointly(setup: Setup, policy: Joint) -> JointWay:

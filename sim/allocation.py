@@ -1,5 +1,7 @@
 """Sharing a step's query tokens out among requests, for the most tokens per second (after DSpark, arXiv 2607.05147)."""
 
+from typing import NamedTuple
+
 import numpy as np
 
 from recguide.sim.costs import ROUND, CostModel
@@ -43,9 +45,9 @@ def optimum(rounds: Rounds, costs: CostModel) -> BlockPolicy:
 def best_choices(progress: Ints, sizes: Ints, costs: CostModel, context_tokens: int) -> Ints:
     """[requests] The index of each one's block size; ``progress`` is [requests, sizes], of which the first is AR."""
     count = len(progress)
-    request, to, slope = _steps(progress, sizes)
-    order = np.argsort(-slope, kind="stable")
-    request, to = request[order], to[order]
+    steps = concave_steps(progress, sizes)
+    order = np.argsort(-steps.slope, kind="stable")
+    request, to = steps.request[order], steps.to[order]
     choice = np.zeros(count, np.int64)
     drafting, drafted, tokens, gained = 0, 0, count, int(progress[:, 0].sum())
     best, best_rate = 0, gained / _seconds(costs, count, tokens, 0, 0, context_tokens)
@@ -64,11 +66,23 @@ def best_choices(progress: Ints, sizes: Ints, costs: CostModel, context_tokens: 
     return kept
 
 
-def _steps(progress: Ints, sizes: Ints) -> tuple[Ints, Ints, Floats]:
-    """Request, index of the next size, and tokens per query token of every step along the concave choices."""
+class Steps(NamedTuple):
+    """Steps from one block size to a larger one, those of each request in order."""
+
+    request: Ints
+    start: Ints
+    """Index of the block size before."""
+    to: Ints
+    """And behind."""
+    slope: Floats
+    """Tokens per query token of a round: a draft and a verify, or at 1 one forward."""
+
+
+def concave_steps(progress: Ints | Floats, sizes: Ints) -> Steps:
+    """The steps along every request's concave choices; ``progress`` is [requests, sizes]."""
     paid = np.where(sizes > AR, 2 * sizes, 1)
     at = np.zeros(len(progress), np.int64)
-    found: list[tuple[Ints, Ints, Floats]] = []
+    found: list[Steps] = []
     while True:
         gain = progress - np.take_along_axis(progress, at[:, None], 1)
         more = paid - paid[at][:, None]
@@ -77,14 +91,10 @@ def _steps(progress: Ints, sizes: Ints) -> tuple[Ints, Ints, Floats]:
         to = slope.shape[1] - 1 - slope[:, ::-1].argmax(axis=1)
         steepest = slope[np.arange(len(at)), to]
         moving = np.flatnonzero(steepest > 0)
+        found.append(Steps(moving, at[moving], to[moving], steepest[moving]))
         if not len(moving):
-            break
-        found.append((moving, to[moving], steepest[moving]))
+            return Steps(*map(np.concatenate, zip(*found, strict=True)))
         at[moving] = to[moving]
-    if not found:
-        return at[:0], at[:0], np.zeros(0)
-    request, to, slopes = (np.concatenate(parts) for parts in zip(*found, strict=True))
-    return request, to, slopes
 
 
 def _seconds(costs: CostModel, count: int, tokens: int, drafting: int, drafted: int, context: int) -> float:

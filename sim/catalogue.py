@@ -28,6 +28,7 @@ from recguide.sim.ownpolicies import is_own, own_policy
 from recguide.sim.policies import RECIPE, ar, fixed, oracle, recipe
 from recguide.sim.regime import Regime, switch_point
 from recguide.sim.rounds import Rounds, rounds_of
+from recguide.sim.sharing import Allocation
 from recguide.sim.tidar import Tidar
 from recguide.sim.tiers import read_tiers, tiered
 from recguide.sim.trimmed import Ragged
@@ -145,6 +146,10 @@ def fitting(path: str, rounds: Rounds, costs: CostModel, usage: str = "adaptive:
     return checked_fit(path, read_policy(Path(path)), rounds, costs)
 
 
+def _allocation(argument: str, rounds: Rounds, costs: CostModel) -> Policy:
+    return Allocation(fitting(argument, rounds, costs, "allocation:FILE.json"), costs)
+
+
 def checked_fit(path: str, fitted: Adaptive, rounds: Rounds, costs: CostModel) -> Adaptive:
     """The same policy; InputError unless it was fitted to this model, profile and GPU, and its blocks were recorded.
 
@@ -237,6 +242,7 @@ POLICIES: Mapping[str, Maker] = {
     "tiers": _tiers,
     "adaptive": _adaptive,
     "adaptive-s": partial(_adaptive, strata=False),
+    "allocation": _allocation,
     "overlap": _overlap,
     "regime": _regime,
     "joint": _joint,
@@ -253,6 +259,7 @@ TAKES_OPTIONS: Mapping[str, str] = {
     "tiers": "tiers:FILE",
     "adaptive": "adaptive:FILE",
     "adaptive-s": "adaptive-s:FILE",
+    "allocation": "allocation:FILE",
     "overlap": "overlap[:OPTIONS]",
     "regime": "regime:file=FILE[,OPTIONS]",
     "joint": "joint:FILE",

@@ -11,18 +11,17 @@ chance of use), and the verify. For a given B' a branch pays where its chance ti
 With few requests a/C is large and likely branches all pay; with many it is small and none does. Nothing switches.
 """
 
-import math
-from bisect import bisect_right
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
-from recguide.sim.adaptive import ALL, Adaptive, certainty, stratum
+from recguide.sim.adaptive import Adaptive
 from recguide.sim.chances import MOST_CORRECTIONS, Chances, Levels, branches_of, branches_of_one, keys_for
 from recguide.sim.costs import CostModel
 from recguide.sim.drafts import Key
+from recguide.sim.expected import Expected
 from recguide.sim.history import Floats, Signal
 from recguide.sim.overlap import Bools
 from recguide.sim.policies import Outcomes
@@ -90,47 +89,20 @@ class _Price(NamedTuple):
     alones: list[float]
 
 
-class Decisions:
+class Decisions(Expected):
     """What the policy decides for running requests on a machine with these costs; the engine uses it too."""
 
     def __init__(self, policy: Joint, costs: CostModel) -> None:
+        super().__init__(policy.fitted)
         self.policy, self.costs = policy, costs
-        self.sizes = np.array(policy.fitted.candidates)
         self.allowed = np.array([i < policy.corrections for i in range(MOST_CORRECTIONS)] + [policy.continuation])
         self._allowed = self.allowed.tolist()
-        names = [ALL, *(stratum(size, full) for size in policy.fitted.candidates for full in (False, True))]
-        tables = [policy.fitted.values.get(name, policy.fitted.values[ALL]) for name in names]
-        known = np.array([[table[size] for size in policy.fitted.candidates] for table in tables])
-        # what is no number sorts behind the last edge, which is infinite
-        unknown = np.broadcast_to(known[0].mean(axis=1), known.shape[:2])
-        self.values = np.concatenate([known, unknown[:, :, None]], axis=2).transpose(0, 2, 1).copy()
-        self.edges = np.array([*policy.fitted.edges, np.inf])
-        self.place = np.zeros((64, 2), np.int64)
-        for i, size in enumerate(policy.fitted.candidates):
-            self.place[size] = 2 * i + 1, 2 * i + 2
-        self._values, self._edges, self._places = self.values.tolist(), self.edges.tolist(), self.place.tolist()
         self._prices: dict[int, _Price] = {}
 
     def value(self, seen: Outcomes) -> Floats:
         """[requests, sizes] Expected tokens of the next round at each block size."""
-        if seen.entropy is None or seen.entropy_before is None:
-            raise ValueError("the joint policy looks at entropies, and nobody keeps them")
-        return self.expected(seen.entropy, seen.entropy_before, seen.block_size, seen.accept_len)
-
-    def expected(self, entropy: Floats, entropy_before: Floats, block_size: Ints, accept_len: Ints) -> Floats:
-        """The same of requests that stand so."""
-        s = certainty(entropy, entropy_before)
-        where = self.place[block_size, (accept_len == block_size).astype(np.int64)]
-        found: Floats = self.values[where, self.edges.searchsorted(s, side="right")]
+        found: Floats = self.values[self.places_of(seen)]
         return found
-
-    def expected_of_one(self, entropy: float, entropy_before: float, block_size: int, accept_len: int) -> list[float]:
-        """The same of one request, for the engine."""
-        s = -entropy if math.isnan(entropy_before) else -(entropy + entropy_before) / 2
-        values: list[float] = self._values[self._places[block_size][accept_len == block_size]][
-            bisect_right(self._edges, s)
-        ]
-        return values
 
     def _price(self, count: int) -> "_Price":
         if count not in self._prices:

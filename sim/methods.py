@@ -1,6 +1,6 @@
 """From policies to the ways of taking requests further that they ask for."""
 
-from recguide.sim.batching import Batching
+from recguide.sim.batching import BATCHINGS, Batching
 from recguide.sim.costs import CostModel
 from recguide.sim.joint import Joint
 from recguide.sim.joint_steps import JointSteps
@@ -9,6 +9,7 @@ from recguide.sim.overlap import SEEDED, Overlap, overlap_tables
 from recguide.sim.policies import BlockPolicy
 from recguide.sim.regime import Regime, Switching
 from recguide.sim.rounds import Rounds
+from recguide.sim.sharing import Allocation
 from recguide.sim.steps import Linear, Method
 from recguide.sim.tidar import Tidar, tidar_tables
 from recguide.sim.trimmed import Ragged, Trimmed
@@ -29,4 +30,9 @@ def method_of(policy: Policy, rounds: Rounds, costs: CostModel, batching: Batchi
         return Trimmed(rounds, costs, policy)
     if isinstance(policy, Regime):
         return Switching(rounds, costs, policy, Linear(rounds, costs, policy.above, batching))
-    return Linear(rounds, costs, policy, batching)
+    return Linear(rounds, costs, policy, batching_of(policy, batching))
+
+
+def batching_of(policy: BlockPolicy, batching: Batching) -> Batching:
+    """The one that a policy's steps have: what is shared out among all is run by all."""
+    return BATCHINGS["ragged"] if isinstance(policy, Allocation) else batching

@@ -28,6 +28,7 @@ from recguide.sim.overlap import Overlap
 from recguide.sim.policies import ByLoad, Informed, Outcomes, ar, fixed
 from recguide.sim.regime import Regime
 from recguide.sim.rounds import rounds_of
+from recguide.sim.sharing import Allocation
 from recguide.sim.tidar import Tidar
 from recguide.traces.dense import DenseTrace
 
@@ -83,6 +84,7 @@ POLICIES: dict[str, Policy] = {
     "certain": CERTAIN,
     "goodput": goodput(GRID, COSTS),
     "bandit": bandit(GRID),
+    "allocation": Allocation(ADAPTIVE, linear_costs(1e-3, 2e-4, 1e-7)),
     "overlap": Overlap(4, 0.75),
     "overlap-3": Overlap(8, 0.5, 3, "always", "barred"),
     "overlap-once": Overlap(4, 0.75, 1, "two-risky", "allowed", False),

@@ -19,7 +19,7 @@ ASKED = [[4, 5, 6], [8, 10], [5, 1, 5, 1], [9]]
 
 
 @pytest.mark.parametrize("batching", ["bucket", "pad", "ragged"])
-@pytest.mark.parametrize("policy", ["fixed:8", "certain", "window"])
+@pytest.mark.parametrize("policy", ["fixed:8", "certain", "window", "allocation"])
 def test_a_request_has_the_block_size_it_asks_for_and_the_same_output(policy, batching) -> None:
     model = tiny_model(3, 0)
     plain = Engine(model.decoder, POLICIES["ar"], EngineConfig(GRID))

@@ -36,6 +36,7 @@ def names(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
         "fixed": "fixed:16",
         "adaptive": f"adaptive:{folder}/fitted.json",
         "adaptive-s": f"adaptive-s:{folder}/fitted.json",
+        "allocation": f"allocation:{folder}/fitted.json",
         "regime": f"regime:file={folder}/fitted.json,switch=2",
         "joint": f"joint:{folder}/joint.json",
     }

@@ -98,11 +98,11 @@ def test_what_is_decided_for_one_request_is_decided_for_it_among_many(data: st.D
     entropy = rng.choice([np.nan, *(rng.random(3) * 3)], (2, count))
     last, emitted, room = (rng.choice(values, count) for values in ((0, 1, *SIZES), (1, *SIZES), (*SIZES, 40)))
     chance = rng.random((count, 4)) ** 3
-    value = decisions.expected(*entropy, last, emitted)
+    value = decisions.tokens(*entropy, last, emitted)
     following, taken = decisions.plan(value, chance, count)
     first = decisions.sizes[decisions.first_size(value, count, room)]
     for place, seen in enumerate(zip(*entropy.tolist(), last.tolist(), emitted.tolist(), strict=True)):
-        own = decisions.expected_of_one(*seen)
+        own = decisions.tokens_of_one(*seen)
         assert own == value[place].tolist()
         assert decisions.first_size_of_one(own, count, int(room[place])) == first[place]
         plan = decisions.plan_of_one(own, chance[place].tolist(), count)

@@ -1,0 +1,68 @@
+"""A step's query tokens shared out by certainty: unequal blocks in one step, without padding and without buckets.
+
+Equation 3 of the paper prices a block as if everyone had it, and its buckets run one block size at a time. Where a
+forward of few requests takes nearly as long as one of many, that costs more than it gains (docs/policies.md). Here all
+run together, and of all ways to lengthen blocks in order of what they promise, the one with the most expected tokens
+per second of this very step is taken (as DSpark, arXiv 2607.05147, and TETRIS, arXiv 2502.15197, admit draft tokens).
+"""
+
+import numpy as np
+
+from recguide.sim.adaptive import Adaptive
+from recguide.sim.allocation import concave_steps
+from recguide.sim.costs import ROUND, CostModel
+from recguide.sim.expected import Expected
+from recguide.sim.history import Floats
+from recguide.sim.policies import Outcomes
+from recguide.sim.rounds import Ints
+
+NEAR = 128
+"""Context tokens a request: a step is priced as one whose contexts are a multiple of it."""
+
+
+class Allocation:
+    """The policy: block sizes of the running requests from V_B(s, z) of a fit and the costs of a profile."""
+
+    def __init__(self, fitted: Adaptive, costs: CostModel) -> None:
+        self.fitted, self.costs, self.signal = fitted, costs, fitted.signal
+        self.expected = Expected(fitted)
+        self.unit = int(np.gcd.reduce(self.expected.sizes))
+        self._seconds: dict[tuple[int, int], Floats] = {}
+        values, sizes = self.expected.values, self.expected.sizes
+        shape = *values.shape[:2], len(sizes) - 1
+        # by stratum and bin: where the steps of a request that stands there lead, steepest first
+        self.to, self.more = np.zeros(shape, np.int64), np.zeros(shape, np.int64)
+        self.gain, self.slope = np.zeros(shape), np.full(shape, -np.inf)
+        steps, flat = concave_steps(values.reshape(-1, len(sizes)), sizes), values.reshape(-1, len(sizes))
+        taken = np.zeros(len(flat), np.int64)
+        for row, start, to, slope in zip(*(part.tolist() for part in steps), strict=True):
+            place = *divmod(row, shape[1]), int(taken[row])
+            self.to[place], self.more[place], self.slope[place] = to, sizes[to] - sizes[start], slope
+            self.gain[place] = flat[row, to] - flat[row, start]
+            taken[row] += 1
+
+    def __call__(self, seen: Outcomes) -> Ints:
+        """[requests] The block sizes with the most expected tokens per second of this step."""
+        where, sizes = self.expected.places_of(seen), self.expected.sizes
+        slope, most = self.slope[where], self.slope.shape[2]
+        order = np.argsort(-slope, axis=None, kind="stable")[: int((slope > 0).sum())]
+        seconds = self._seconds_of(seen.running, seen.context_tokens)
+        # of the first so many steps, from none to all
+        units = np.cumsum([0, *self.more[where].ravel()[order] // self.unit])
+        tokens = np.cumsum([self.expected.values[where][:, 0].sum(), *self.gain[where].ravel()[order]])
+        taken = order[: int((tokens / seconds[units]).argmax())]
+        choice = np.zeros(seen.running, np.int64)
+        np.maximum.at(choice, taken // max(most, 1), self.to[where].ravel()[taken])
+        chosen: Ints = sizes[choice]
+        return chosen
+
+    def _seconds_of(self, count: int, context_tokens: int) -> Floats:
+        """Of a round of ``count`` requests, by what it has beyond the smallest blocks, in units."""
+        near = round(context_tokens / count / NEAR)
+        if (count, near) not in self._seconds:
+            sizes, context = self.expected.sizes, float(near * NEAR * count)
+            totals = range(count * int(sizes[0]), count * int(sizes[-1]) + 1, self.unit)
+            found = np.array([self.costs.curve(ROUND, count, total)(context) for total in totals])
+            # where everything is free, the most tokens are the best
+            self._seconds[count, near] = np.maximum(found, 1e-12)
+        return self._seconds[count, near]
