@@ -1,0 +1,140 @@
+"""docs/measured.md says of the serving engine on an H200 what the files of its runs hold."""
+
+import csv
+import json
+import re
+from pathlib import Path
+from statistics import mean
+
+import pytest
+
+ROOT = Path(__file__).parents[1]
+FOLDER = ROOT / "benchmarks" / "h200"
+PAGE = (ROOT / "docs" / "measured.md").read_text(encoding="utf-8")
+STEPS = {
+    "nld-8b": ("engine-steps-h200.csv", "engine-overlap-h200.csv"),
+    "nld-14b": ("engine-steps-nld-14b-h200.csv",),
+}
+SERVED = {"nld-8b": "engine-serve-h200.csv", "nld-14b": "engine-serve-nld-14b-h200.csv"}
+
+
+def rows(name: str) -> list[dict[str, str]]:
+    lines = (FOLDER / name).read_text(encoding="utf-8").splitlines()
+    return list(csv.DictReader(line for line in lines if not line.startswith("#")))
+
+
+def table(heading: str) -> list[list[str]]:
+    """The cells of a section's first table, below its head."""
+    section = PAGE.split(f"\n## {heading}\n")[1].split("\n## ")[0]
+    lines = section[section.index("\n|") + 1 :].split("\n\n")[0].splitlines()
+    return [[cell.strip(" `") for cell in line.strip("|").split(" | ")] for line in lines[2:]]
+
+
+def by_model(heading: str) -> dict[str, list[list[str]]]:
+    """The same by the model in the first cell, which is empty where it is that of the row before."""
+    found: dict[str, list[list[str]]] = {}
+    for model, *cells in table(heading):
+        found.setdefault(model or list(found)[-1], []).append(cells)
+    return found
+
+
+def span(values: list[float]) -> str:
+    """Both ends, or one number where they are the same."""
+    ends = f"{min(values):.2f}", f"{max(values):.2f}"
+    return ends[0] if ends[0] == ends[1] else " - ".join(ends)
+
+
+def soak() -> dict:
+    return json.loads((FOLDER / "soak-smollm2-h200.json").read_text(encoding="utf-8"))
+
+
+def test_the_page_names_files_that_are_there() -> None:
+    names = re.findall(r"`([\w./*-]+\.(?:csv|json|safetensors))`", PAGE)
+    assert len(names) > 15
+    for name in names:
+        assert any(FOLDER.glob(name)) or any(ROOT.glob(name)), name
+
+
+@pytest.mark.parametrize("model", STEPS)
+def test_steps_are_those_of_the_files(model) -> None:
+    found = [row for name in STEPS[model] for row in rows(name) if row.get("overlap") != "False"]
+    told = [cells for cells in by_model("AR steps")[model] if "†" not in " ".join(cells)]
+    wanted = []
+    for count in sorted({int(row["requests"]) for row in found}):
+        here = [row for row in found if int(row["requests"]) == count]
+        numbers = {name: [float(row[name]) for row in here] for name in here[0] if name.endswith("_ms")}
+        forward, products = mean(numbers["forward_ms"]), mean(numbers["products_ms"] + numbers["products_after_ms"])
+        middle = [f"{forward:.2f}", f"{products:.2f}", f"{forward / products:.2f}"]
+        wanted.append([str(count), span(numbers["step_ms"]), *middle, span(numbers["idle_ms"])])
+    assert told == wanted
+
+
+@pytest.mark.parametrize("model", SERVED)
+def test_so_are_rounds(model) -> None:
+    wanted = [
+        [row["requests"], row["policy"].removesuffix(":policy14.json")]
+        + [f"{float(row[name]):.0f}" for name in ("tokens_per_s", "tokens_per_s_with_prefills")]
+        + [f"{float(row['mean_in_round']):.1f}"]
+        + [f"{float(row[name]):.2f}" for name in ("step_ms", "forward_ms", "idle_ms")]
+        for row in rows(SERVED[model])
+    ]
+    assert by_model("Rounds")[model] == wanted
+
+
+def test_so_are_gains_of_overlap_and_losses_of_adaptive() -> None:
+    speed = {
+        (model, row["requests"], row["policy"].partition(":")[0]): row
+        for model, name in SERVED.items()
+        for row in rows(name)
+    }
+
+    def gain(model: str, count: str, policy: str, over: str, figure: str = "tokens_per_s") -> str:
+        one, other = (float(speed[model, count, name][figure]) for name in (policy, over))
+        return f"{100 * (one / other - 1):+.0f}"
+
+    overlap = [gain(model, "1", "overlap", "fixed") for model in SERVED]
+    assert f"over `fixed:16` {overlap[0]} % (`nld-8b`; the paper has +51.8 %) and {overlap[1]} % (`nld-14b`" in PAGE
+    plain, whole = (
+        [gain("nld-14b", count, "adaptive", "recipe", f"tokens_per_s{which}") for count in ("8", "64")]
+        for which in ("", "_with_prefills")
+    )
+    assert f"of `nld-14b` {whole[0]} % at C=8 and {whole[1]} % at C=64" in PAGE
+    assert f"{plain[0]} % at C=8 and {plain[1]} % at C=64, with prefills {whole[0]} and {whole[1]} %" in PAGE
+
+
+def test_so_is_the_text_of_every_policy() -> None:
+    found = json.loads((FOLDER / "match-smollm2-h200.json").read_text(encoding="utf-8"))
+    assert found["complete"]
+    runs: dict[str, list[dict]] = {}
+    for run in found["runs"]:
+        assert run["above_noise"] == run["above_usual_noise"] == run["errors"] == 0
+        runs.setdefault(run["policy"].partition(":")[0] if ".json" in run["policy"] else run["policy"], []).append(run)
+    assert table("The text of AR") == [
+        [name, *(str(run["equal"]) for run in sorted(each, key=lambda run: run["concurrency"]))]
+        + [f"{max(run[key] or 0 for run in each):.2f}" for key in ("largest_gap", "largest_exact_gap")]
+        for name, each in runs.items()
+    ]
+    assert f"of {sum(run['requests'] for run in found['runs']):,} outputs" in PAGE
+    noise, exact = found["noise"], found["noise_against_fp32"]
+    assert f"Noise is up to {noise['max']:.2f}, in fp32 {exact['max']:.2f}" in PAGE
+    assert f"99.9 % of it up to {noise['p999']:.2f} and {exact['p999']:.2f}" in PAGE
+
+
+def test_so_is_the_soak() -> None:
+    found, told = soak(), dict(table("Many requests that come and go"))
+    ends, ratio = found["finished"], found["last_over_first"]
+    sending = [sample["tokens_per_s"] for sample in found["samples"] if sample["sending"]]
+    assert found["complete"]
+    assert told["requests sent"] == f"{found['sent']:,} of 10,000, in {found['seconds']:.0f} s"
+    wanted = f"{ends['length']:,} at their limit, {ends['eos']} by EOS, {ends['cancelled']} cancelled"
+    assert told["their ends"] == wanted
+    lost = ", ".join(str(found[name]) for name in ("unanswered", "stuck", "leaked_pages"))
+    assert told["unanswered, stuck, pages leaked"] == lost
+    assert told["pages taken from a request, which was prefilled again"] == f"{found['preemptions']:,} times"
+    assert told["steps, tokens"] == f"{found['steps']:,}, {found['output_tokens']:,}"
+    assert told["memory of the GPU, last third over first"] == f"{ratio['device_bytes']:.3f}"
+    assert told["memory of the process, last third over first"] == f"{ratio['resident_bytes']:.3f}"
+    assert told["tokens a second, first 20 s"] == f"{min(sending[:4]):,.0f} to {max(sending[:4]):,.0f}"
+    assert told["tokens a second after that, looks of 5 s"] == f"{min(sending[4:]):,.0f} to {max(sending[4:]):,.0f}"
+    assert f"{found['sent']:,} in the {found['seconds']:.0f} s" in PAGE
+    assert f"| yes, {found['sent']:,} at SmolLM2's shape |" in PAGE
