@@ -138,3 +138,14 @@ def test_so_is_the_soak() -> None:
     assert told["tokens a second after that, looks of 5 s"] == f"{min(sending[4:]):,.0f} to {max(sending[4:]):,.0f}"
     assert f"{found['sent']:,} in the {found['seconds']:.0f} s" in PAGE
     assert f"| yes, {found['sent']:,} at SmolLM2's shape |" in PAGE
+
+
+def test_sglang_is_as_fast_as_its_files_say() -> None:
+    runs = json.loads((FOLDER / "sglang-nld-8b-h200.json").read_text(encoding="utf-8"))
+    plain = [run for run in runs if run["policy"] == "sglang:ar" and "steady_output_throughput" in run]
+    row = next(line for line in PAGE.splitlines() if line.startswith("| faster than SGLang's AR"))
+    for count in (1, 8, 64):
+        told = re.search(rf"to (\d+) and (\d+) at (?:C=)?{count}\b", row)
+        found = {f"{run['steady_output_throughput']:.0f}" for run in plain if run["max_concurrency"] == count}
+        assert told
+        assert set(told.groups()) <= found
