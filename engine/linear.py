@@ -205,7 +205,7 @@ def _choices(policy: BlockPolicy, allowed: Sequence[int]) -> Sequence[int]:
         # the tables hold what it chooses, and before the first round the cold start
         return sorted({*policy.tables.ravel().tolist(), *policy.cold_start.tolist()})
     if isinstance(policy, Allocation):
-        return policy.fitted.candidates
+        return (AR, *policy.fitted.candidates)
     return allowed
 
 

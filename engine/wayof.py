@@ -20,13 +20,14 @@ from recguide.traces.errors import InputError
 
 
 class SwitchingWay:
-    """Overlap while few requests run, adaptive blocks above; a draft that still fits outlives a switch."""
+    """Overlap while few requests run, blocks by certainty above; a draft that still fits outlives a switch."""
 
     masks = 0
 
     def __init__(self, setup: Setup, rules: Regime, batching: Batching) -> None:
         self.switch = rules.switch
-        self.below, self.above = OverlapWay(setup, rules.overlap), LinearWay(setup, rules.above, batching)
+        self.below = OverlapWay(setup, rules.overlap)
+        self.above = LinearWay(setup, rules.above, batching_of(rules.above, batching))
 
     def plan(self, running: Sequence[Live], step: int) -> Planned:
         """Plan by the load."""

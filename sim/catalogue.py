@@ -97,7 +97,8 @@ OVERLAP_OPTIONS: Options = {
     "eos": one_of("allowed", "barred"),
     "recursive": yes_or_no,
 }
-REGIME_OPTIONS: Options = {"file": text_of, "switch": number(0, 1_000_000), **OVERLAP_OPTIONS}
+ABOVE = "adaptive", "allocation"
+REGIME_OPTIONS: Options = {"file": text_of, "above": one_of(*ABOVE), "switch": number(0, 1_000_000), **OVERLAP_OPTIONS}
 
 
 def overlap_named(argument: str) -> Overlap:
@@ -188,7 +189,8 @@ def _regime(argument: str, rounds: Rounds, costs: CostModel) -> Policy:
     rounds.check(rules.block_size)
     profiled = low.switch if low and low.block_size == rules.block_size else switch_point(costs, rules.block_size)
     switch = found.get("switch")
-    return Regime(rules, adaptive(fitted), profiled if switch is None else switch)
+    above = Allocation(fitted, costs) if found.get("above") == "allocation" else adaptive(fitted)
+    return Regime(rules, above, profiled if switch is None else switch)
 
 
 def _regime_keys(argument: str) -> tuple[Key, ...]:

@@ -29,7 +29,8 @@ def method_of(policy: Policy, rounds: Rounds, costs: CostModel, batching: Batchi
     if isinstance(policy, Ragged):
         return Trimmed(rounds, costs, policy)
     if isinstance(policy, Regime):
-        return Switching(rounds, costs, policy, Linear(rounds, costs, policy.above, batching))
+        above = Linear(rounds, costs, policy.above, batching_of(policy.above, batching))
+        return Switching(rounds, costs, policy, above)
     return Linear(rounds, costs, policy, batching_of(policy, batching))
 
 

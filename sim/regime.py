@@ -1,4 +1,4 @@
-"""Overlap while few requests run, adaptive blocks when more do (paper, sections 5 and 6.1)."""
+"""Overlap while few requests run, blocks by certainty when more do (paper, sections 5 and 6.1)."""
 
 from dataclasses import dataclass
 
@@ -12,6 +12,7 @@ from recguide.sim.oneforward import OneForward
 from recguide.sim.overlap import Outcome, Overlap, overlap_tables
 from recguide.sim.rounds import AR, Ints, Rounds
 from recguide.sim.running import Running
+from recguide.sim.sharing import Allocation
 from recguide.sim.steps import Linear, Work
 
 REUSE_SHARE = 0.6
@@ -26,7 +27,7 @@ class Regime:
     """Which way runs at which load."""
 
     overlap: Overlap
-    above: Equation3
+    above: Equation3 | Allocation
     switch: int
     """Requests running at the step, up to which it is overlap."""
 

@@ -13,8 +13,8 @@ from recguide.sim.allocation import concave_steps
 from recguide.sim.costs import ROUND, CostModel
 from recguide.sim.expected import Expected
 from recguide.sim.history import Floats
-from recguide.sim.policies import Outcomes
-from recguide.sim.rounds import Ints
+from recguide.sim.policies import Outcomes, round_s
+from recguide.sim.rounds import AR, Ints
 
 NEAR = 128
 """Context tokens a request: a step is priced as one whose contexts are a multiple of it."""
@@ -41,8 +41,8 @@ class Allocation:
             self.gain[place] = flat[row, to] - flat[row, start]
             taken[row] += 1
 
-    def __call__(self, seen: Outcomes) -> Ints:
-        """[requests] The block sizes with the most expected tokens per second of this step."""
+    def __call__(self, seen: Outcomes) -> int | Ints:
+        """[requests] The block sizes with the most expected tokens per second of this step; AR for all if that is."""
         where, sizes = self.expected.places_of(seen), self.expected.sizes
         slope, most = self.slope[where], self.slope.shape[2]
         order = np.argsort(-slope, axis=None, kind="stable")[: int((slope > 0).sum())]
@@ -50,7 +50,10 @@ class Allocation:
         # of the first so many steps, from none to all
         units = np.cumsum([0, *self.more[where].ravel()[order] // self.unit])
         tokens = np.cumsum([self.expected.values[where][:, 0].sum(), *self.gain[where].ravel()[order]])
-        taken = order[: int((tokens / seconds[units]).argmax())]
+        rate = tokens / seconds[units]
+        if rate.max() < seen.running / round_s(self.costs, AR, seen, seen.running):
+            return AR
+        taken = order[: int(rate.argmax())]
         choice = np.zeros(seen.running, np.int64)
         np.maximum.at(choice, taken // max(most, 1), self.to[where].ravel()[taken])
         chosen: Ints = sizes[choice]

@@ -92,6 +92,7 @@ POLICIES: dict[str, Policy] = {
     "joint": jointly(1e4),
     "joint-free": jointly(0.0),
     "joint-corrections": jointly(3e3, corrections=1, continuation=False),
+    "regime-allocation": Regime(Overlap(4, 0.75), Allocation(ADAPTIVE, linear_costs(1e-3, 2e-4, 1e-7)), 2),
     "regime": Regime(Overlap(4, 0.75), CERTAIN, 2),  # type: ignore[arg-type]
 }
 ONE_FORWARD = ("overlap", "overlap-3", "overlap-once", "tidar", "joint", "joint-free", "joint-corrections")
