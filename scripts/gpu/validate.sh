@@ -4,7 +4,8 @@
 # nld-8b-ours (the same from the shipped trace of SmolLM2). Ends after SECONDS; the same call goes on. What is measured
 # comes back as $OUT/campaigns.tar.*, and with those files in .carry/ another machine goes on; the report lies in
 # $OUT/CAMPAIGN as soon as nothing lacks, or whatever lacks with REPORT=yes, and never with REPORT=no.
-# PROFILE_SECONDS measures a profile of this machine first, which then stands for the shipped one.
+# PROFILE_SECONDS measures a profile of this machine first, which then stands for the shipped one. POINTS are policies, with
+# @C,C where not at all LEVELS, instead of those of the campaign.
 set -eu -o pipefail
 [ "${TOY:-}" ] || [ "$2" = smollm2 ] || SHAPES_ONLY=yes
 . scripts/gpu/setup.sh
@@ -41,7 +42,7 @@ case $NAME in
     SERVING="--acceptance forced --kv-tokens 262144" LIMITS="" ;;
   *) echo "validate.sh: found campaign $NAME, allowed: smollm2, nld-8b, nld-8b-ours" >&2; exit 2 ;;
 esac
-PROFILE=$MODEL-h200 EACH="adaptive:policy.json"
+PROFILE=$MODEL-h200 EACH="adaptive:policy.json allocation:policy.json"
 if [ "$TOY" ]; then
   MODEL=smollm2-135m TRACE=toy.parquet CROSS="" BLOCKS="4" LEVELS=2 HELD_OUT=1 APART=mbpp APART_AT=1 EACH=""
   FEW=overlap:B=4@2 MARGIN=5 REPEATS=1 PROFILE_SECONDS=1
@@ -88,13 +89,14 @@ SIZES=$(echo $BLOCKS | tr ' ' ,)
 
 FIXED=$(for size in $BLOCKS; do echo "fixed:$size"; done)
 ALL="ar $FIXED $EACH"; [ "$TOY" ] || FEW="$FEW recipe${RECIPE_AT:+@$RECIPE_AT}"
+: "${POINTS:=$ALL $FEW}"
 MORE=$(for count in $HELD_OUT; do for policy in ${HELD_POLICIES:-$ALL}; do echo "$policy@$count"; done; done
   for count in $APART_AT; do for data in $APART; do for policy in ${HELD_POLICIES:-$ALL}; do
     echo "$policy@$count@$data"; done; done; done)
 STATUS=0 LEFT=$((END - SECONDS - MARGIN))
 [ $LEFT -gt 0 ] || { echo "validate.sh: no time is left, the same call goes on"; exit; }
 recguide measure "$MODEL" --trace "$TRACE" --profile "$PROFILE" --output-dir . --max-concurrency "$LEVELS" \
-  $(for policy in $ALL $FEW; do echo --policy "$policy"; done) $(for point in $MORE; do echo --more "$point"; done) \
+  $(for policy in $POINTS; do echo --policy "$policy"; done) $(for point in $MORE; do echo --more "$point"; done) \
   --repeats "$REPEATS" --time-limit $LEFT $EFFORT $SERVING || STATUS=$?
 [ $STATUS = 0 ] || [ $STATUS = 75 ] || exit $STATUS
 [ $STATUS = 0 ] || echo "validate.sh: runs are still to be made, the same call goes on"
