@@ -27,13 +27,14 @@ FEW="overlap@1,2,4 regime:file=policy.json@${REGIME_AT:=1,2,4,8,32} joint:joint.
 PROMPTS=""; for name in gsm8k math500 aime2025 humaneval mbpp livecodebench ifeval mmlu_stem mt_bench; do
   PROMPTS="$PROMPTS --dataset-path $HELD/data/prompts/$name.jsonl"
 done
-GRID="--requests 1,2,3,4,6,8,12,16,24,32,48,64,96,128 --contexts 64,512,2048 --layout-requests 32"
+GRID="--requests 1,2,3,4,6,8,12,16,24,32,48,64,96,128 --contexts 64,512,2048 --layout-requests ${LAYOUT_REQUESTS:=32}"
 OURS="gsm8k mbpp ifeval livecodebench mt-bench"
 case $NAME in
   smollm2)
     MODEL=smollm2-135m TRACE=smollm2-135m FITTED=$OURS APART="math-500 humaneval" CROSS=""
     SERVING="--adapter smollm2-135m --acceptance model --kv-tokens 262144 $PROMPTS" LIMITS="--max-mean-error 0.05"
-    GRID="--adapter smollm2-135m $GRID" ;;
+    # a small model's steps are short, and never at the GPU's power limit
+    GRID="--adapter smollm2-135m $GRID --warm-ms 20 --least-ms 30" ;;
   nld-8b)
     MODEL=nld-8b TRACE=paper.parquet FITTED="gsm8k mbpp ifeval" APART="math500 humaneval"
     CROSS="" SERVING="--acceptance forced --kv-tokens 131072" LIMITS="" ;;
