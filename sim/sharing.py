@@ -16,6 +16,8 @@ from recguide.sim.history import Floats
 from recguide.sim.policies import Outcomes, round_s
 from recguide.sim.rounds import AR, Ints
 
+PARTS = 16
+"""Of the query tokens that a step has at least: such a part, rounded down to a power of 2, is what prices are apart."""
 NEAR = 128
 """Context tokens a request: a step is priced as one whose contexts are a multiple of it."""
 
@@ -26,7 +28,6 @@ class Allocation:
     def __init__(self, fitted: Adaptive, costs: CostModel) -> None:
         self.fitted, self.costs, self.signal = fitted, costs, fitted.signal
         self.expected = Expected(fitted)
-        self.unit = int(np.gcd.reduce(self.expected.sizes))
         self._seconds: dict[tuple[int, int], Floats] = {}
         values, sizes = self.expected.values, self.expected.sizes
         shape = *values.shape[:2], len(sizes) - 1
@@ -46,11 +47,10 @@ class Allocation:
         where, sizes = self.expected.places_of(seen), self.expected.sizes
         slope, most = self.slope[where], self.slope.shape[2]
         order = np.argsort(-slope, axis=None, kind="stable")[: int((slope > 0).sum())]
-        seconds = self._seconds_of(seen.running, seen.context_tokens)
         # of the first so many steps, from none to all
-        units = np.cumsum([0, *self.more[where].ravel()[order] // self.unit])
+        queries = np.cumsum([seen.running * sizes[0], *self.more[where].ravel()[order]])
         tokens = np.cumsum([self.expected.values[where][:, 0].sum(), *self.gain[where].ravel()[order]])
-        rate = tokens / seconds[units]
+        rate = tokens / self._seconds_of(seen.running, seen.context_tokens)[-(-queries // self._unit(seen.running))]
         if rate.max() < seen.running / round_s(self.costs, AR, seen, seen.running):
             return AR
         taken = order[: int(rate.argmax())]
@@ -59,13 +59,21 @@ class Allocation:
         chosen: Ints = sizes[choice]
         return chosen
 
+    def _unit(self, count: int) -> int:
+        """Query tokens at whose multiples steps of so many requests are priced; what is between costs as the next one.
+
+        So do forwards on a GPU, which are filled up to eighths of a power of 2 or further.
+        """
+        least = count * int(self.expected.sizes[0])
+        return 1 << max(least // PARTS, 1).bit_length() - 1
+
     def _seconds_of(self, count: int, context_tokens: int) -> Floats:
-        """Of a round of ``count`` requests, by what it has beyond the smallest blocks, in units."""
+        """Of a round of ``count`` requests, by its query tokens in units; nothing fits into the first ones."""
         near = round(context_tokens / count / NEAR)
         if (count, near) not in self._seconds:
-            sizes, context = self.expected.sizes, float(near * NEAR * count)
-            totals = range(count * int(sizes[0]), count * int(sizes[-1]) + 1, self.unit)
-            found = np.array([self.costs.curve(ROUND, count, total)(context) for total in totals])
+            unit, context = self._unit(count), float(near * NEAR * count)
+            first, last = (-(-count * int(size) // unit) for size in self.expected.sizes[[0, -1]])
+            found = [self.costs.curve(ROUND, count, each * unit)(context) for each in range(first, last + 1)]
             # where everything is free, the most tokens are the best
-            self._seconds[count, near] = np.maximum(found, 1e-12)
+            self._seconds[count, near] = np.maximum([np.inf] * first + found, 1e-12)
         return self._seconds[count, near]
