@@ -54,12 +54,11 @@ def recommend(
     ] = None,
 ) -> None:
     """Find the fastest policy whose requests keep a service level, and write it down for servers."""
-    from rich.console import Console
-
     from recguide.sim.figures import parse_goodput
     from recguide.sim.recommendation import as_policy, as_sglang, as_vllm, tiers_of
     from recguide.sim.slo import best_of, closest_of, read_sweep, verdicts
     from recguide.sim.sweep import place_of
+    from recguide.sim.tables import screen
     from recguide.traces.documents import write_json
 
     levels = _named(parse_goodput, slo or [])
@@ -86,7 +85,7 @@ def recommend(
     contents = (as_policy(tiers, about), as_vllm(tiers), as_sglang(tiers))
     for name, content in zip(FILES, contents, strict=True):
         write_json(folder / name, content)
-    _print(Console(), found, best, tiers, attainment, f"{_said(levels)}, for {attainment:.0%} of the requests")
+    _print(screen(), found, best, tiers, attainment, f"{_said(levels)}, for {attainment:.0%} of the requests")
     if document.get("cross_model"):
         typer.echo("warning: CROSS-MODEL results: acceptance and costs are of two models", err=True)
     for warning in document.get("warnings", ()):
@@ -186,7 +185,8 @@ def _table(found: Sequence["Verdict"], best: "Verdict", attainment: float) -> "T
     from recguide.sim.slo import best_of, closest_of
 
     table = Table()
-    table.add_column("policy", no_wrap=True)
+    # the one column that may be broken: figures may not
+    table.add_column("policy", overflow="fold")
     for heading in ("load", "tokens/s", "kept %", "good req/s"):
         table.add_column(heading, justify="right", no_wrap=True)
     for name in dict.fromkeys(verdict.policy for verdict in found if verdict.deployable):

@@ -145,9 +145,15 @@ def inputs_hash(trace: DenseTrace, profile: Profile, options: Mapping[str, Any])
 
 
 def files_hash(text: str) -> str | None:
-    """A hash of the file that an option names, alone or as `file:name`; None where it names none."""
-    named = [Path(part) for part in (text, text.rpartition(":")[0]) if part]
-    return next((_sha256(path) for path in named if path.is_file()), None)
+    """A hash of the files that an option names; None where it names none.
+
+    By itself, or as `FILE:function`, `name:FILE` or `name:key=FILE,...`.
+    """
+    options = text.partition(":")[2]
+    values = [part.partition("=")[2] for part in options.split(",")]
+    named = [Path(part) for part in dict.fromkeys((text, text.rpartition(":")[0], options, *values)) if part]
+    found = [_sha256(path) for path in named if path.is_file()]
+    return hashlib.sha256("".join(found).encode()).hexdigest() if found else None
 
 
 def code_hash() -> str:

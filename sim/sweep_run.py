@@ -26,7 +26,7 @@ from recguide.sim.results import foreign_file, write_results
 from recguide.sim.scenario import Scenario
 from recguide.sim.store import Store, inputs_hash, labels_of
 from recguide.sim.sweep import BASELINE, Point, only_datasets, sweep, warnings_of
-from recguide.sim.tables import UNLIMITED, table_of
+from recguide.sim.tables import screen, table_of
 from recguide.traces.dense import DenseTrace
 from recguide.traces.documents import as_json
 from recguide.traces.errors import InputError
@@ -178,10 +178,9 @@ def _write(
 
 
 def _show(points: Sequence[Point], title: str, warnings: Sequence[str], words: Console) -> None:
-    screen = Console()
-    width = screen.width if screen.is_terminal else UNLIMITED
-    table, hidden = table_of(points, title, width)
-    Console(width=width).print(table)
+    console = screen()
+    table, hidden = table_of(points, title, console.width)
+    console.print(table)
     if hidden:
         words.print(hidden, style="dim", highlight=False)
     for warning in warnings:

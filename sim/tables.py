@@ -3,17 +3,24 @@
 from collections.abc import Sequence
 
 from rich import box
+from rich.console import Console
 from rich.table import Table
 
 from recguide.sim.sweep import Point, frontier
 
 LONGEST_NAME = 32
-"""Characters of a policy's name in one line; longer ones go on in the next."""
+"""Characters of a policy's name in one line, more where there is room; longer ones go on in the next."""
 GAP = 2
 UNLIMITED = 1000
 """A width for files and pipes, where every column is wanted."""
 LEAST_WANTED = ("95%\ninterval", "headroom\n%", "extrap.\n%", "TPF", "TTFT\nms", "per\nrequest", "A")
 """Columns in the order in which they go where the screen is too narrow."""
+
+
+def screen() -> Console:
+    """The terminal, or where files and pipes take the words, one that is wide enough for any table."""
+    console = Console()
+    return console if console.is_terminal else Console(width=UNLIMITED)
 
 
 def table_of(points: Sequence[Point], title: str, width: int = UNLIMITED) -> tuple[Table, str]:
@@ -26,17 +33,14 @@ def table_of(points: Sequence[Point], title: str, width: int = UNLIMITED) -> tup
     table = Table(
         title=title, title_justify="left", box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0), pad_edge=False, show_edge=False
     )
+    room = LONGEST_NAME + max(width - _width(columns), 0)
     for heading in columns:
-        left = heading == "policy" or heading.startswith("B=")
-        table.add_column(heading, justify="left" if left else "right", overflow="fold", max_width=_longest(heading))
+        left, most = heading == "policy" or heading.startswith("B="), room if heading == "policy" else None
+        table.add_column(heading, justify="left" if left else "right", overflow="fold", max_width=most)
     names = [str(point["policy"]) for point in points]
     for row, (name, following) in enumerate(zip(names, [*names[1:], None], strict=True)):
         table.add_row(*(cells[row] for cells in columns.values()), end_section=name != following)
     return table, f"not shown at this width: {', '.join(dropped)}" if dropped else ""
-
-
-def _longest(heading: str) -> int | None:
-    return LONGEST_NAME if heading == "policy" else None
 
 
 def _width(columns: dict[str, list[str]]) -> int:

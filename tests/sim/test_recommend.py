@@ -8,11 +8,15 @@ import pytest
 from running import Recguide
 from strategies import random_trace
 
+from recguide.sim.adaptive import write_policy
+from recguide.sim.costs import read_profile
+from recguide.sim.fitting import fit_in_sample
 from recguide.sim.policies import Outcomes
 from recguide.sim.recommendation import as_sglang, as_vllm, tiers_of
 from recguide.sim.slo import Verdict, best_of, closest_of
+from recguide.sim.sweep import frontier
 from recguide.sim.tiers import Tier, read_tiers, tiered
-from recguide.traces.files import write_trace
+from recguide.traces.files import read_traces, write_trace
 
 TIERS = [Tier(1, 4, 32), Tier(5, 16, 8), Tier(17, 32, 1)]
 
@@ -139,6 +143,29 @@ def test_the_sweep_has_the_policies_and_loads_that_are_asked_for(recguide: Recgu
     assert [(point["policy"], point["request_rate"], point["num_prompts"]) for point in points] == [
         (policy, rate, 5) for policy in ("ar", "window") for rate in (3.0, 30.0)
     ]
+
+
+def test_fitted_policies_are_considered_and_their_names_break_no_figure(
+    recguide: Recguide, results: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    trace, profile, fitted = results.parent / "trace.parquet", results.parent / "profile.csv", results.parent / "p.json"
+    priced = read_profile(profile)
+    write_policy(fit_in_sample(read_traces([str(trace)]), priced.costs(), concurrencies=(1, 4)), fitted)
+    names = [f"allocation:{fitted}", f"regime:file={fitted},above=allocation,switch=2"]
+    wanted = [word for name in names for word in ("--policy", name)]
+    sources = ("--trace", trace, "--profile", profile, "--max-concurrency", "1,4")
+    new = results.parent / "new"
+    done = recguide("recommend", new, "--slo", "e2el:1e6", *sources, "--policy", "fixed:4", *wanted)
+    assert done.code == 0
+    rows = [line.split("│")[1:-1] for line in done.stdout.splitlines() if line.startswith("│")]
+    assert [row[0].strip() for row in rows] == ["ar", "fixed:4", *names]
+    assert all(float(row[2].replace(",", "")) > 0 for row in rows)
+    swept = json.loads((new / "results.json").read_text())["points"]
+    assert {name for point in swept if (name := str(point["policy"])) in names} == set(names)
+    monkeypatch.setenv("COLUMNS", "60")
+    monkeypatch.setattr("rich.console.Console.is_terminal", True)
+    narrow = recguide("recommend", new, "--slo", "e2el:1e6").stdout
+    assert all(f"{frontier(point)[1]:,.0f}" in narrow for point in swept if point["max_concurrency"] == 4)
 
 
 @pytest.mark.parametrize(

@@ -58,15 +58,16 @@ def test_points_of_other_inputs_are_computed_again(profile: Profile, tmp_path: P
     assert stored(tmp_path / "out", profile, random_trace(0, 12)).load("fixed:8", Level(1)) is not None
 
 
-def test_a_changed_policy_file_is_another_policy(profile: Profile, tmp_path: Path) -> None:
-    (tmp_path / "mine.py").write_text("def small(seen): return 8")
-    name = f"{tmp_path / 'mine.py'}:small"
+@pytest.mark.parametrize("form", ["{}:small", "allocation:{}", "regime:file={},above=allocation", "joint:{}"])
+def test_a_changed_policy_file_is_another_policy(profile: Profile, tmp_path: Path, form: str) -> None:
+    (tmp_path / "mine").write_text("one")
+    name = form.format(tmp_path / "mine")
     store = stored(tmp_path / "out", profile)
     run(store, profile, [])
     served = pq.read_table(store.path("ar", Level(1))).select(["trace_row"])
     store.save(name, Level(1), {"policy": name, "max_concurrency": 1}, served)
     assert store.load(name, Level(1)) == {"policy": name, "max_concurrency": 1}
-    (tmp_path / "mine.py").write_text("def small(seen): return 16")
+    (tmp_path / "mine").write_text("another")
     assert store.load(name, Level(1)) is None
 
 

@@ -53,7 +53,21 @@ def test_what_does_not_fit_is_named(points: list[Point]) -> None:
     assert all(name.replace("\n", " ") in hidden or name.split("\n")[0] in " ".join(narrow) for name in LEAST_WANTED)
 
 
+LONG = "overlap:" + "correction=2,continuation=always" * 3
+
+
 def test_a_long_name_goes_on_in_the_next_line(points: list[Point]) -> None:
-    name = "overlap:" + "correction=2,continuation=always" * 3
-    lines, _ = printed([point | {"policy": name} for point in points[:2]], 120)
-    assert name in "".join(line[:32].rstrip() for line in lines[3:]).replace(" ", "")
+    lines, _ = printed([point | {"policy": LONG} for point in points[:2]], 80)
+    assert "".join(line.split()[0] for line in lines if line.strip()).endswith(2 * LONG)
+    assert all(len(line.rstrip()) <= 80 for line in lines)
+
+
+def test_a_long_name_takes_the_room_that_the_other_columns_leave(points: list[Point]) -> None:
+    named = [point | {"policy": LONG} for point in points]
+    for width in (250, UNLIMITED):
+        lines, hidden = printed(named, width)
+        assert sum(line.startswith(f"{LONG} ") for line in lines) == len(named)
+        assert hidden == ""
+    lines, _ = printed(named, 140)
+    assert any(line.startswith(LONG[:36]) for line in lines)
+    assert all(len(line.rstrip()) <= 140 for line in lines)
