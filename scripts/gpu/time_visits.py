@@ -1,8 +1,10 @@
 """Whether a profile's visits and a campaign's runs time the same steps alike, in one process on one GPU.
 
-usage: time_visits.py MODEL OUT_FOLDER SECONDS     TOY=1: a tiny model on a CPU
+usage: time_visits.py MODEL OUT_FOLDER SECONDS [given]     TOY=1: a tiny model on a CPU
 Three engines share the weights: one as small as the places, one with a whole profile's room, one as a campaign has it.
-Each is visited as a profile visits, and the last one also serves closed loops: visits.csv has the medians.
+Each is visited as a profile visits, and the last one also serves closed loops: visits.csv has the medians. `recguide
+profile` times products at all sizes at its start, `recguide measure` takes what its profile says: with `given` nobody
+times them here, and there is the last engine alone. kernels.csv has the kernels of one step at each place.
 """
 
 import csv
@@ -15,10 +17,11 @@ from pathlib import Path
 
 import numpy as np
 import torch
+from torch.profiler import ProfilerActivity, profile
 
 from recguide.engine.campaign import Server, Stop, closed_loop, engine_config
 from recguide.engine.model import Decoder, ModelConfig
-from recguide.engine.places import Grid
+from recguide.engine.places import Grid, Place
 from recguide.engine.profiling import station_for
 from recguide.engine.shapes import SHAPES, add_random_draft_adapter, random_decoder
 from recguide.engine.sizes import profiled_sizes
@@ -71,14 +74,15 @@ def served(name: str, server: Server, size: int, count: int) -> Iterator[Found]:
             yield (name, kind if size > 1 else "decode", count, size * count, tokens, told * 1e6, host * 1e6)
 
 
-def passes(model: str, seconds: float) -> Iterator[Found]:
+def passes(model: str, folder: Path, seconds: float, given: bool) -> Iterator[Found]:
     """Pass after pass over all engines, as long as there is time."""
     until, decoder = time.monotonic() + seconds, decoder_of(model)
     trace = paper_trace("8b")
-    sizes = None if TOY else profiled_sizes("nld-8b-h200", "nld-8b", "bf16", decoder.device)
+    sizes = None if TOY else profiled_sizes(f"{model}-h200", model, "bf16", decoder.device)
     config = replace(engine_config(trace.provenance, 128, "bucket", 2048, KEPT), sizes=sizes)
     campaign = Station(decoder, [Fixed(1), Fixed(SMALL.block_sizes[0])], config, time.perf_counter)
-    stations = {"small": station_for(decoder, SMALL), "whole": station_for(decoder, WHOLE), "campaign": campaign}
+    timed = {} if given else {"small": station_for(decoder, SMALL), "whole": station_for(decoder, WHOLE)}
+    stations = {**timed, "campaign": campaign}
     for name, station in stations.items():
         print(name, station.forwards.told(), flush=True)
     server, done = Server(campaign, trace, None), 0
@@ -90,15 +94,31 @@ def passes(model: str, seconds: float) -> Iterator[Found]:
                 yield from served("campaign, served", server, size, count)
         done += 1
         print(f"pass {done}", flush=True)
+    with (folder / "kernels.csv").open("w") as file:
+        writer = csv.writer(file)
+        writer.writerow(("engine", "requests", "block_size", "kernel", "count", "us"))
+        for name, station in stations.items():
+            writer.writerows(row for place in SMALL.places() for row in kernels_at(name, station, place))
 
 
-def main(model: str, folder: Path, seconds: float) -> None:
+def kernels_at(name: str, station: Station, place: Place) -> Iterator[tuple[str, int, int, str, int, float]]:
+    """Kernels of the steps of one visit, of graphs that have been there before."""
+    if place.method != "linear":
+        return
+    with profile(activities=[ProfilerActivity.CPU if TOY else ProfilerActivity.CUDA]) as found:
+        visit(station, place, 0.0)
+    for each in found.key_averages():
+        spent = each.cpu_time_total if TOY else each.device_time_total
+        yield name, place.requests, place.size, each.key[:90], each.count, round(spent, 2)
+
+
+def main(model: str, folder: Path, seconds: float, given: bool) -> None:
     """Print the medians over passes, and write every one."""
     with (folder / "visits.csv").open("w") as file:
         writer = csv.writer(file)
         writer.writerow(("engine", "kind", "requests", "query_tokens", "context_tokens", "us", "host_us"))
         medians: dict[tuple[str, str, int, int], list[float]] = {}
-        for row in passes(model, seconds):
+        for row in passes(model, folder, seconds, given):
             writer.writerow(row)
             medians.setdefault((row[1], row[0], row[2], row[3]), []).append(row[5])
     for key, found in sorted(medians.items(), key=lambda pair: (pair[0][0], pair[0][2:], pair[0][1])):
@@ -106,4 +126,4 @@ def main(model: str, folder: Path, seconds: float) -> None:
 
 
 if __name__ == "__main__":
-    main(sys.argv[1], Path(sys.argv[2]), float(sys.argv[3]))
+    main(sys.argv[1], Path(sys.argv[2]), float(sys.argv[3]), sys.argv[4:] == ["given"])
