@@ -90,3 +90,25 @@ def test_the_readme_says_how_far_off_it_was(found) -> None:
     assert f"{worst} at worst" in README
     shipped = (ROOT / "sim" / "profiles" / "nld-8b-h200.csv").read_text(encoding="utf-8")
     assert f"# created: {found[0]['profile']['created']}\n" in shipped
+
+
+def test_the_other_campaigns_are_those_of_their_files() -> None:
+    ours, small = document("nld-8b-ours"), document("smollm2")
+    speeds = {(p["key"]["policy"], p["key"]["concurrency"]): (p["measured"], p["simulated"]) for p in ours["points"]}
+    for count, plain in ((8, "recipe"), (32, "fixed:16"), (128, "recipe")):
+        mine, other = speeds["allocation:policy.json", count], speeds[plain, count]
+        gains = [100 * (mine[who]["throughput"] / other[who]["throughput"] - 1) for who in (0, 1)]
+        cells = next(line for line in PAGE.splitlines() if line.startswith(f"| {count} | 4,")).split(" | ")
+        assert cells[3] == f"{mine[0]['throughput']:,.0f}"
+        assert [cell.strip(" |") for cell in cells[4:]] == [f"{gain:+.1f}%" for gain in gains]
+    assert f"{sum(p['agreement']['rounds'] for p in ours['points']):,} rounds" in PAGE
+    assert all(point["agreement"]["same_steps"] for point in ours["points"])
+    of = small["summary"]["all points"]
+    assert row("aggregate throughput, mean absolute error | 5%").endswith(f"{percent(of['mean_error'])} |")
+    assert row("the worst point | - |").endswith(f"{percent(of['worst_error'])} |")
+    assert row("its mean with its sign").endswith(f"{percent(of['bias'])} |")
+    parts = [point["budget"]["parts"] for point in small["points"]]
+    for name, words in (("step cost", "Step cost"), ("host time", "Host"), ("acceptance", "Acceptance")):
+        mean = sum(abs(part[name]) for part in parts) / len(parts)
+        bias = sum(part[name] for part in parts) / len(parts)
+        assert f"- **{words}, {percent(mean)} ({100 * bias:+.1f}%).**" in PAGE
