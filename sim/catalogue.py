@@ -26,7 +26,7 @@ from recguide.sim.options import (
 from recguide.sim.overlap import CONTINUATIONS, MAX_CORRECTIONS, Overlap
 from recguide.sim.ownpolicies import is_own, own_policy
 from recguide.sim.policies import RECIPE, ar, fixed, oracle, recipe
-from recguide.sim.regime import Regime, switch_point
+from recguide.sim.regime import Regime, switch_of
 from recguide.sim.rounds import Rounds, rounds_of
 from recguide.sim.sharing import Allocation
 from recguide.sim.tidar import Tidar
@@ -187,10 +187,9 @@ def _regime(argument: str, rounds: Rounds, costs: CostModel) -> Policy:
     low = fitted.low_load
     rules = _overlap_of(({"B": low.block_size, "delta": low.delta} if low else {}) | found)
     rounds.check(rules.block_size)
-    profiled = low.switch if low and low.block_size == rules.block_size else switch_point(costs, rules.block_size)
-    switch = found.get("switch")
     above = Allocation(fitted, costs) if found.get("above") == "allocation" else adaptive(fitted)
-    return Regime(rules, above, profiled if switch is None else switch)
+    switch = found.get("switch")
+    return Regime(rules, above, switch_of(fitted, costs, rules.block_size) if switch is None else switch)
 
 
 def _regime_keys(argument: str) -> tuple[Key, ...]:

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from recguide.sim.adaptive import Equation3
+from recguide.sim.adaptive import Adaptive, Equation3
 from recguide.sim.costs import CostModel
 from recguide.sim.drafts import Key
 from recguide.sim.history import Signal
@@ -54,6 +54,18 @@ def switch_point(costs: CostModel, block_size: int) -> int:
         if (2 - REUSE_SHARE) * rows_s >= apart_s:
             return count - 1
     return MOST_REQUESTS
+
+
+def low_load_rules(fitted: Adaptive) -> Overlap:
+    """Overlap as the file has it for few requests; the paper's where it has none."""
+    low = fitted.low_load
+    return Overlap(low.block_size, low.delta) if low else Overlap()
+
+
+def switch_of(fitted: Adaptive, costs: CostModel, block_size: int) -> int:
+    """Requests up to which overlap at this block size runs: the file's number, or the profile's without one for it."""
+    low = fitted.low_load
+    return low.switch if low and low.block_size == block_size else switch_point(costs, block_size)
 
 
 class Switching:

@@ -16,14 +16,18 @@ from recguide.sim.batching import BATCHINGS
 from recguide.sim.chances import keys_for
 from recguide.sim.costs import CostModel
 from recguide.sim.fitting import fit_in_sample
+from recguide.sim.joint import Joint
 from recguide.sim.joint_fit import decode_rate, fit_joint
+from recguide.sim.lowload import with_low_load
 from recguide.sim.methods import Policy
 from recguide.sim.overlap import Overlap
 from recguide.sim.paper.published import BLOCK_SIZES, LOADS
 from recguide.sim.paper.serving import full_buckets, largest_of
-from recguide.sim.policies import fixed
+from recguide.sim.policies import fixed, recipe
+from recguide.sim.regime import Regime, low_load_rules, switch_of
 from recguide.sim.replay import replay
 from recguide.sim.rounds import Rounds, rounds_of
+from recguide.sim.sharing import Allocation
 from recguide.sim.walks import always, walk
 from recguide.traces.dense import DenseTrace
 
@@ -61,33 +65,41 @@ def rates_of(trace: DenseTrace, costs: CostModel, name: str, loads: Sequence[int
     """One dataset served under policies that were fitted to the others."""
     others = replace(trace, requests=tuple(request for request in trace.requests if request.dataset != name))
     mine = replace(trace, requests=tuple(request for request in trace.requests if request.dataset == name))
-    fitted = fit_in_sample(others, costs, concurrencies=loads)
+    fitted = with_low_load(others, costs, fit_in_sample(others, costs, concurrencies=loads))
     joint = fit_joint(others, costs, fitted)
     rounds = rounds_of(mine, keys_for(BLOCK_SIZES))
     best = _best_fixed(rounds_of(others), fitted)
     found: dict[tuple[str, int], float] = {}
-    ready, blocks = joint.over(rounds), adaptive(fitted)
+    ways, blocks = _ways(fitted, joint.over(rounds), costs), adaptive(fitted)
     for load in loads:
-        ways: dict[str, tuple[Policy, str]] = {
-            "LinearSS": (fixed(16), "bucket"),
-            "best fixed": (fixed(best[load]), "bucket"),
-            "overlap": (Overlap(), "bucket"),
-            "buckets": (blocks, "bucket"),
-            "padded": (largest_of(blocks), "pad"),
-            "no padding": (blocks, "ragged"),
-            "joint": (ready, "bucket"),
-            "joint knows": (replace(ready, clairvoyant=True), "bucket"),
-            "joint, no branches": (replace(ready, corrections=0, continuation=False), "bucket"),
-            "joint, one correction": (replace(ready, corrections=1), "bucket"),
-            "joint, two corrections": (replace(ready, corrections=2), "bucket"),
-        }
-        found |= {(way, load): _rate(rounds, costs, policy, load, batching) for way, (policy, batching) in ways.items()}
+        here = {**ways, "best fixed": (fixed(best[load]), "bucket")}
+        found |= {(way, load): _rate(rounds, costs, policy, load, batching) for way, (policy, batching) in here.items()}
         found["full buckets", load] = _full_rate(rounds, costs, blocks, load)
         found["in all", load] = found["overlap" if load == 1 else "buckets", load]
         found["full", load] = found["overlap" if load == 1 else "full buckets", load]
         found["paper", load] = max(found[way, load] for way in READINGS)
         found["best plain", load] = max(found[way, load] for way in ("best fixed", "overlap"))
     return found
+
+
+def _ways(fitted: Adaptive, joint: Joint, costs: CostModel) -> dict[str, tuple[Policy, str]]:
+    """Policies that are the same at every load, and how their steps are batched."""
+    blocks, shared, below = adaptive(fitted), Allocation(fitted, costs), low_load_rules(fitted)
+    return {
+        "LinearSS": (fixed(16), "bucket"),
+        "recipe": (recipe, "bucket"),
+        "overlap": (Overlap(), "bucket"),
+        "buckets": (blocks, "bucket"),
+        "padded": (largest_of(blocks), "pad"),
+        "no padding": (blocks, "ragged"),
+        "allocation": (shared, "ragged"),
+        "regime": (Regime(below, shared, switch_of(fitted, costs, below.block_size)), "ragged"),
+        "joint": (joint, "bucket"),
+        "joint knows": (replace(joint, clairvoyant=True), "bucket"),
+        "joint, no branches": (replace(joint, corrections=0, continuation=False), "bucket"),
+        "joint, one correction": (replace(joint, corrections=1), "bucket"),
+        "joint, two corrections": (replace(joint, corrections=2), "bucket"),
+    }
 
 
 def _best_fixed(rounds: Rounds, fitted: Adaptive) -> dict[int, int]:
@@ -122,6 +134,11 @@ COMPARED: Mapping[str, tuple[str, str]] = {
     "adaptive buckets over the best fixed block": ("buckets", "best fixed"),
     "adaptive full buckets over the best fixed block": ("full buckets", "best fixed"),
     "adaptive blocks without padding over the best fixed block": ("no padding", "best fixed"),
+    "allocation over the recipe": ("allocation", "recipe"),
+    "allocation over the best fixed block": ("allocation", "best fixed"),
+    "allocation over adaptive in buckets": ("allocation", "buckets"),
+    "allocation over adaptive blocks without padding": ("allocation", "no padding"),
+    "regime with allocation over the paper's rule at its best": ("regime", "paper"),
     "joint over the paper's rule at its best": ("joint", "paper"),
     "joint over the paper's rule, full buckets": ("joint", "full"),
     "joint over the paper's rule, C in flight in all": ("joint", "in all"),

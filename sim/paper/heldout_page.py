@@ -5,6 +5,7 @@ from html import escape
 from itertools import cycle
 from typing import Any
 
+from rich.box import SIMPLE_HEAD
 from rich.table import Table
 
 from recguide.sim.charts import COLORS, Figure
@@ -12,6 +13,7 @@ from recguide.sim.paper.heldout import Gain, beaten_everywhere
 
 Gains = Mapping[str, Sequence[Gain]]
 BEATS = (
+    "regime with allocation over the paper's rule at its best",
     "joint over the paper's rule at its best",
     "joint over the paper's rule, full buckets",
     "joint over the paper's rule, C in flight in all",
@@ -33,15 +35,16 @@ def html(found: Gains, label: str, name: str) -> str:
         "decoding while all places are taken; mean and interval over datasets. The paper's rule: overlap at C = 1, "
         "adaptive blocks in buckets above, of C requests in all or full ones with three times as many in flight. At "
         "its best: the fastest, on the very requests, of overlap and of adaptive blocks in either, padded to the "
-        "largest, or mixed without padding. Joint has C in flight: rows and block size from one objective "
-        "(docs/policies.md).</p>"
+        "largest, or mixed without padding. Allocation: unequal blocks for all in one step, by the same tables. Regime: "
+        "overlap up to the fitted switch point, allocation above. Joint: rows and block size from one objective. All "
+        "three have C in flight (docs/policies.md).</p>"
         f'<div class="plot" id="{name}"></div><table><tr>{head}</tr>{rows}</table>'
         f"<p>{'; '.join(claims(found))}</p>"
     )
 
 
 def claims(found: Gains) -> list[str]:
-    """Whether the joint policy is ahead at every load."""
+    """Whether our policies are ahead at every load."""
     return [
         f"{what}: {'ahead at every load' if beaten_everywhere(found[what]) else 'not surely ahead at every load'}"
         for what in BEATS
@@ -87,12 +90,13 @@ def figure(found: Gains) -> Figure:
 
 def table_of(found: Gains, label: str) -> Table:
     """For the terminal."""
-    table = Table(title=f"Gains on datasets that nothing was fitted to, % (95% interval over datasets): {label}")
-    table.add_column("C", justify="right")
-    for what in found:
-        table.add_column(what, justify="right")
-    for i, gain in enumerate(next(iter(found.values()))):
-        table.add_row(str(gain.load), *(said(gains[i]) for gains in found.values()))
+    title = f"Gains on datasets that nothing was fitted to, % (95% interval over datasets): {label}"
+    table = Table(title=title, box=SIMPLE_HEAD, padding=(0, 1, 0, 0), show_edge=False)
+    table.add_column("gain")
+    for gain in next(iter(found.values())):
+        table.add_column(f"C = {gain.load}", justify="right", no_wrap=True)
+    for what, gains in found.items():
+        table.add_row(what, *(said(gain).replace(" ", "\n", 1) for gain in gains))
     return table
 
 

@@ -68,7 +68,8 @@ def test_gains_are_told_on_the_page_on_the_screen_and_as_data(rates: dict[str, R
     text = html(found, "tiny", "heldout")
     for what in COMPARED:
         assert what.replace("'", "&#x27;") in text
-    assert table_of(found, "tiny").row_count == len(LOADS)
+    table = table_of(found, "tiny")
+    assert (table.row_count, len(table.columns)) == (len(COMPARED), 1 + len(LOADS))
     assert len(figure(found)["data"]) == len(COMPARED)
     assert json.loads(json.dumps(plain(found), allow_nan=False)).keys() == found.keys()
     assert len(claims(found)) == len(BEATS)

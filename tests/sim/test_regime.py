@@ -3,19 +3,20 @@ from dataclasses import replace
 import numpy as np
 from strategies import random_trace
 
-from recguide.sim.adaptive import adaptive
+from recguide.sim.adaptive import LowLoad, adaptive
 from recguide.sim.costs import constant_costs, linear_costs
 from recguide.sim.fitting import fit_in_sample
 from recguide.sim.metrics import metrics_of
 from recguide.sim.overlap import Outcome, Overlap
-from recguide.sim.regime import Regime, switch_point
+from recguide.sim.regime import Regime, low_load_rules, switch_of, switch_point
 from recguide.sim.replay import replay
 from recguide.sim.rounds import rounds_of
 
 COSTS = linear_costs(1e-3, 2e-5, 1e-7, host_s=1e-4)
 TRACE = random_trace(5, 12, min_output_tokens=40)
 ROUNDS = rounds_of(TRACE, Overlap().keys)
-ABOVE = adaptive(fit_in_sample(TRACE, COSTS, concurrencies=(1, 8)))
+FITTED = fit_in_sample(TRACE, COSTS, concurrencies=(1, 8))
+ABOVE = adaptive(FITTED)
 
 
 def test_the_switch_lies_where_rows_stop_being_cheaper_than_a_draft() -> None:
@@ -23,6 +24,14 @@ def test_the_switch_lies_where_rows_stop_being_cheaper_than_a_draft() -> None:
     assert switch_point(constant_costs(draft=1.0, verify=1.0, rows=2.0), 16) == 0
     # 1.4 (a + 64 n b) = 2 (a + 16 n b) where n = 0.6 a / (57.6 b)
     assert switch_point(linear_costs(1.0, 0.6 / 57.6 / 5.5, 0.0), 16) == 5
+
+
+def test_what_the_file_found_for_few_requests_counts_and_otherwise_the_profile() -> None:
+    known = replace(FITTED, low_load=LowLoad(8, 0.25, 77))
+    assert low_load_rules(known) == Overlap(8, 0.25)
+    assert switch_of(known, COSTS, 8) == 77
+    assert switch_of(known, COSTS, 16) == switch_of(FITTED, COSTS, 16) == switch_point(COSTS, 16)
+    assert low_load_rules(FITTED) == Overlap()
 
 
 def test_below_the_switch_it_is_overlap_and_above_it_adaptive() -> None:
