@@ -35,9 +35,9 @@ def html(found: Gains, label: str, name: str) -> str:
         "decoding while all places are taken; mean and interval over datasets. The paper's rule: overlap at C = 1, "
         "adaptive blocks in buckets above, of C requests in all or full ones with three times as many in flight. At "
         "its best: the fastest, on the very requests, of overlap and of adaptive blocks in either, padded to the "
-        "largest, or mixed without padding. Allocation: unequal blocks for all in one step, by the same tables. Regime: "
-        "overlap up to the fitted switch point, allocation above. Joint: rows and block size from one objective. All "
-        "three have C in flight (docs/policies.md).</p>"
+        "largest, or mixed without padding. Allocation: unequal blocks for all in one step, by the same tables. "
+        "Regime: overlap up to the fitted switch point, allocation above. Joint: rows and block size from one "
+        "objective. All three have C in flight (docs/policies.md).</p>"
         f'<div class="plot" id="{name}"></div><table><tr>{head}</tr>{rows}</table>'
         f"<p>{'; '.join(claims(found))}</p>"
     )
