@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import profiles
 import pytest
 from engines import ADAPTIVE
 from hand_traces import put, put_levels, put_matched, request, trace
@@ -81,7 +82,7 @@ def fitted(tmp_path_factory: pytest.TempPathFactory) -> Path:
     path = tmp_path_factory.mktemp("fitted") / "policy.json"
     made = replace(
         ADAPTIVE, model="model", candidates=tuple(SIZES), signal=PAPER, edges=(-0.3,), values=values, loads=loads,
-        low_load=LowLoad(8, 0.5, 3),
+        low_load=LowLoad(8, 0.5, 3), provenance={"profile": {"model": "model", "gpu": "Test GPU"}},
     )  # fmt: skip
     write_policy(made, path)
     return path
@@ -120,13 +121,30 @@ def test_adaptive_blocks_run_in_buckets(plain: list[list[int]], fitted: Path, tm
     run = served(tmp_path, f"adaptive:{fitted}")
     assert run.tokens == plain
     assert len(sizes(run)) > 1
+    assert all(len(found) == 1 for found in sizes_by_step(run))
+    assert longest_wait(run) <= MAX_WAIT + len(SIZES)
+
+
+def sizes_by_step(run: Run) -> list[set[int]]:
+    """Block sizes of everyone in a step, of each step but prefills."""
     assert run.measured is not None
     log = run.measured.run
     per_step: dict[int, set[int]] = {}
     for step, size in zip(log.emission_step, log.emission_block_size, strict=True):
-        per_step.setdefault(step, set()).add(size)
-    assert all(len(found) == 1 for found in per_step.values())
-    assert longest_wait(run) <= MAX_WAIT + len(SIZES)
+        per_step.setdefault(step, set()).add(int(size))
+    return [found for found in per_step.values() if found != {0}]
+
+
+@pytest.mark.parametrize("ahead", [False, True])
+def test_allocation_has_unequal_blocks_in_one_step(
+    plain: list[list[int]], fitted: Path, tmp_path: Path, ahead: bool
+) -> None:
+    profile = profiles.write(tmp_path / "profile.csv", model="model")
+    run = served(tmp_path, f"allocation:{fitted}", {"profile": str(profile), "ahead": ahead})
+    assert run.tokens == plain
+    assert sum(len(found) > 1 for found in sizes_by_step(run)) > 3
+    # nobody waits for others' block sizes; whoever arrives while a step runs ahead takes part one step later
+    assert longest_wait(run) <= 1 + ahead
 
 
 def longest_wait(run: Run) -> int:
