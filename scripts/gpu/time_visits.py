@@ -4,7 +4,7 @@ usage: time_visits.py MODEL OUT_FOLDER SECONDS [given]     TOY=1: a tiny model o
 Three engines share the weights: one as small as the places, one with a whole profile's room, one as a campaign has it.
 Each is visited as a profile visits, and the last one also serves closed loops: visits.csv has the medians. `recguide
 profile` times products at all sizes at its start, `recguide measure` takes what its profile says: with `given` nobody
-times them here, and there is the last engine alone. kernels.csv has the kernels of one step at each place.
+times them here, and there are the last engines alone, one of them with room for branches. kernels.csv has the kernels of one step at each place.
 """
 
 import csv
@@ -27,6 +27,7 @@ from recguide.engine.shapes import SHAPES, add_random_draft_adapter, random_deco
 from recguide.engine.sizes import profiled_sizes
 from recguide.engine.station import Station
 from recguide.engine.visits import visit
+from recguide.sim.overlap import Overlap
 from recguide.sim.paper.acceptance import paper_trace
 from recguide.sim.policies import Fixed
 
@@ -80,9 +81,12 @@ def passes(model: str, folder: Path, seconds: float, given: bool) -> Iterator[Fo
     trace = paper_trace("8b")
     sizes = None if TOY else profiled_sizes(f"{model}-h200", model, "bf16", decoder.device)
     config = replace(engine_config(trace.provenance, 128, "bucket", 2048, KEPT), sizes=sizes)
-    campaign = Station(decoder, [Fixed(1), Fixed(SMALL.block_sizes[0])], config, time.perf_counter)
+    campaign_policy = Fixed(SMALL.block_sizes[0])
+    campaign = Station(decoder, [Fixed(1), campaign_policy], config, time.perf_counter)
     timed = {} if given else {"small": station_for(decoder, SMALL), "whole": station_for(decoder, WHOLE)}
-    stations = {**timed, "campaign": campaign}
+    # as wide as a campaign's widest policy makes it
+    wide = Station(decoder, [campaign_policy, Overlap(SMALL.block_sizes[0], corrections=3)], config, time.perf_counter)
+    stations = {**timed, "campaign": campaign, "wide": wide}
     for name, station in stations.items():
         print(name, station.forwards.told(), flush=True)
     server, done = Server(campaign, trace, None), 0
