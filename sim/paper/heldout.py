@@ -23,7 +23,7 @@ from recguide.sim.methods import Policy
 from recguide.sim.overlap import Overlap
 from recguide.sim.paper.published import BLOCK_SIZES, LOADS
 from recguide.sim.paper.serving import full_buckets, largest_of
-from recguide.sim.policies import fixed, recipe
+from recguide.sim.policies import ar, fixed, recipe
 from recguide.sim.regime import Regime, low_load_rules, switch_of
 from recguide.sim.replay import replay
 from recguide.sim.rounds import Rounds, rounds_of
@@ -86,6 +86,7 @@ def _ways(fitted: Adaptive, joint: Joint, costs: CostModel) -> dict[str, tuple[P
     """Policies that are the same at every load, and how their steps are batched."""
     blocks, shared, below = adaptive(fitted), Allocation(fitted, costs), low_load_rules(fitted)
     return {
+        "AR": (ar, "bucket"),
         "LinearSS": (fixed(16), "bucket"),
         "recipe": (recipe, "bucket"),
         "overlap": (Overlap(), "bucket"),
@@ -134,6 +135,7 @@ COMPARED: Mapping[str, tuple[str, str]] = {
     "adaptive buckets over the best fixed block": ("buckets", "best fixed"),
     "adaptive full buckets over the best fixed block": ("full buckets", "best fixed"),
     "adaptive blocks without padding over the best fixed block": ("no padding", "best fixed"),
+    "allocation over AR": ("allocation", "AR"),
     "allocation over the recipe": ("allocation", "recipe"),
     "allocation over the best fixed block": ("allocation", "best fixed"),
     "allocation over adaptive in buckets": ("allocation", "buckets"),
