@@ -2,9 +2,10 @@
 
 usage: time_visits.py MODEL OUT_FOLDER SECONDS [given]     TOY=1: a tiny model on a CPU
 Three engines share the weights: one as small as the places, one with a whole profile's room, one as a campaign has it.
-Each is visited as a profile visits, and the last one also serves closed loops: visits.csv has the medians. `recguide
+Each is visited as a profile visits, and the campaign's also serves closed loops: visits.csv has the medians. `recguide
 profile` times products at all sizes at its start, `recguide measure` takes what its profile says: with `given` nobody
-times them here, and there are the last engines alone, one of them with room for branches. kernels.csv has the kernels of one step at each place.
+times them here, and there are campaigns' engines alone, one of them with room for branches. kernels.csv has the kernels
+of one visit to each place.
 """
 
 import csv
