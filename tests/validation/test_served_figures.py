@@ -127,6 +127,13 @@ def steady_without(run: Measurement, seconds: float) -> float:
     return float(run.run.emission_tokens[(when > start) & (when <= end)].sum() / (end - start - seconds))
 
 
+def rounds_ms(run: Measurement) -> np.ndarray:
+    """How long each round took, but for those that still ran when a prefill came."""
+    steps = run.run.steps
+    rounds: np.ndarray = steps["seconds"][(steps["block_size"] != PREFILL_STEP) & ~beside_prefills(steps)] * 1e3
+    return rounds
+
+
 def test_pauses_and_slow_steps_are_those_of_the_runs() -> None:
     ours, other = measured(ALLOCATION, 8), measured(ADAPTIVE, 8)
     pause = float(
@@ -135,12 +142,12 @@ def test_pauses_and_slow_steps_are_those_of_the_runs() -> None:
     assert f"a pause of {pause:.2f} s before a prefill" in TEXT
     left = 100 * (steady_without(ours, 0) / steady_without(other, pause) - 1)
     assert f"without it {left:.0f} % are left" in TEXT
-    steps = ours.run.steps
-    rounds = steps["seconds"][(steps["block_size"] != PREFILL_STEP) & ~beside_prefills(steps)] * 1e3
-    slow, usual = np.sort(rounds[rounds > 40]), float(np.median(rounds))
-    assert len(slow) == 3
+    few, more = rounds_ms(ours), rounds_ms(measured(ALLOCATION, 32))
+    slow, slower = np.sort(few[few > 40]), np.sort(more[more > 40])
+    assert (len(slow), len(slower)) == (3, 2)
     assert f"three of {slow[0]:.0f} to {slow[-1]:.0f} ms" in TEXT
-    assert f"others take {usual:.1f} by the median" in TEXT
+    assert f"others take {np.median(few):.1f} by the median" in TEXT
+    assert f"at C = 32 two of {slower[0]:.0f} and {slower[1]:.0f}" in TEXT
 
 
 def test_rounds_are_counted_again_from_the_runs() -> None:
