@@ -39,7 +39,7 @@ DEFAULT_POLICY = "fixed:16"
 BLOCK_SIZES = (4, 8, 16, 32)
 FITTED = ("adaptive", "adaptive-s", "allocation", "regime", "joint")
 PRICED = ("allocation", "joint")
-"""Those of them that need a profile to decide."""
+"""Those of them that need a profile to decide, as does regime with one of them above its switch."""
 MEASURES_TIME = ("bandit",)
 """Policies whose choices depend on measured seconds, which differ from GPU to GPU."""
 
@@ -180,8 +180,10 @@ def _policy(options: PluginOptions, sizes: tuple[int, ...], names: Sequence[str]
     name, (head, _, argument) = options.policy, options.policy.partition(":")
     if gpus > 1 and head in MEASURES_TIME:
         raise InputError(f"policy {name!r}: learns from measured times, allowed: one GPU, for they differ between GPUs")
-    if head in FITTED and (head not in PRICED or options.profile is not None):
-        fit = _fit_in(name, argument if head != "regime" else parse_options(argument, REGIME_OPTIONS).get("file", ""))
+    regime = parse_options(argument, REGIME_OPTIONS) if head == "regime" else {}
+    priced = head in PRICED or regime.get("above") in PRICED
+    if head in FITTED and (not priced or options.profile is not None):
+        fit = _fit_in(name, argument if head != "regime" else regime.get("file", ""))
         model = fit.model if fit.model in names else names[0]
         costs = _costs_of_fit(name, fit) if options.profile is None else costs_of(options.profile) or constant_costs()
         policy = make_policy(name, rounds_named(sizes, model), costs)

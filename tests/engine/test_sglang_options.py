@@ -113,6 +113,7 @@ def test_a_policy_file_that_is_named_alone_is_fitted_to_the_block_sizes(fitted: 
         ("goodput", "needs a profile"),
         ("joint:policy.json", "needs a profile"),
         ("allocation:policy.json", "needs a profile"),
+        ("regime:file=policy.json,above=allocation", "needs a profile"),
         ("adaptive", "needs a policy file"),
         ("adaptive:/no/such.json", "no such policy file"),
     ],
