@@ -112,3 +112,26 @@ def test_the_other_campaigns_are_those_of_their_files() -> None:
         mean = sum(abs(part[name]) for part in parts) / len(parts)
         bias = sum(part[name] for part in parts) / len(parts)
         assert f"- **{words}, {percent(mean)} ({100 * bias:+.1f}%).**" in PAGE
+
+
+def test_what_smollm2_misses_is_told() -> None:
+    small = document("smollm2")
+    section = PAGE.split("\n### SmolLM2 with real acceptance\n")[1].split("\n### ")[0].replace("*", "")
+    of = small["summary"]["all points"]
+    assert f"| throughput per request, mean | 3% | {percent(of['per_request_error'])} |" in section
+    assert f"| p99 TPOT, the worst point | 10% | {percent(of['worst_tpot_error'])} |" in section
+    taus = [each["tau"] for each in small["rankings"] if each["dataset"] == "all"]
+    told = next(line for line in section.splitlines() if line.startswith("| tau of the ranking")).split(" | ")[2]
+    assert [float(cell.split()[0]) for cell in told.removesuffix(" |").split(", ")] == [round(tau, 2) for tau in taus]
+    frontiers = [each for each in small["frontiers"] if each["dataset"] == "all"]
+    together, *alone = sorted(frontiers, key=lambda each: each["policy"] != "all policies")
+    worst = max(abs(each["error"]) for each in alone)
+    assert f"| 2% | {percent(abs(together['error']))}, {percent(worst)} |" in section
+    places = [(count, "all") for count in (1, 4, 8, 16, 64)] + [(4, "math-500"), (4, "humaneval")]
+    for who in ("simulated", "measured"):
+        speeds = {
+            (p["key"]["policy"], p["key"]["concurrency"], p["key"]["dataset"]): p[who]["throughput"]
+            for p in small["points"]
+        }
+        gains = [100 * (speeds["allocation:policy.json", *at] / speeds["fixed:16", *at] - 1) for at in places]
+        assert f"| {who} | {' | '.join(f'{gain:+.1f}' for gain in gains)} |" in section
