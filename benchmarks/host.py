@@ -37,16 +37,17 @@ from recguide.sim.joint_fit import fit_joint
 from recguide.sim.memory import Limits
 from recguide.sim.methods import Policy
 from recguide.sim.paper.acceptance import paper_trace
+from recguide.sim.sharing import Allocation
 from recguide.traces.dense import DenseTrace
 
 GRID = (4, 8, 16, 32)
 ROOM = 1024
 QUIET = 0.05
 """The quantile that is told: machines are busy with other things too."""
-FITTED = ("adaptive", "joint")
+FITTED = ("adaptive", "allocation", "joint")
 POINTS = (
     *("1 ar", "1 fixed:16", "1 overlap:B=16", "128 ar", "128 fixed:8", "128 adaptive"),
-    *("8 overlap:B=16", "1 joint", "8 joint", "32 joint"),
+    *("8 overlap:B=16", "1 joint", "8 joint", "32 joint", "8 allocation", "64 allocation"),
 )
 
 
@@ -118,7 +119,9 @@ def fitted(name: str, trace: DenseTrace, count: int) -> Policy:
     some, costs = replace(trace, requests=trace.requests[:60]), costs_of("nld-8b-h200")
     assert costs is not None
     found = fit_in_sample(some, costs, concurrencies=(count,))
-    return adaptive(found) if name == "adaptive" else replace(fit_joint(some, costs, found), costs=costs)
+    if name == "joint":
+        return replace(fit_joint(some, costs, found), costs=costs)
+    return adaptive(found) if name == "adaptive" else Allocation(found, costs)
 
 
 def measured(point: str, steps: int, profiler: cProfile.Profile | None) -> list[float]:

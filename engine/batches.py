@@ -3,6 +3,7 @@
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
+from itertools import groupby
 from typing import overload
 
 import numpy as np
@@ -15,6 +16,8 @@ from recguide.sim.rounds import AR, Ints
 
 Fill = tuple[Ints, Ints]
 """Which tokens of a forward take which scores' best tokens of the forward before."""
+Runs = tuple[tuple[int, int, int], ...]
+"""Requests with the same block size behind each other: that size, the tokens that each is filled up to, how many."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -57,6 +60,21 @@ def frame_of(layouts: tuple[Layout, ...]) -> Frame:
     return Frame(layouts, lens, counts, starts, len(owner), int(drafts.sum()), owner, tokens, scored, predicts)
 
 
+def _joined(frames: Sequence[Frame]) -> Frame:
+    """The frame of the layouts of these, one behind the other."""
+    if len(frames) == 1:
+        return frames[0]
+    names = "lens", "counts", "tokens", "scored", "predicts"
+    lens, counts, tokens, scored, predicts = (
+        np.concatenate([getattr(frame, name) for frame in frames], -1) for name in names
+    )
+    totals, drafts = [frame.total for frame in frames], sum([frame.drafts for frame in frames])
+    scored += np.repeat(np.cumsum(totals) - totals, [len(frame.scored) for frame in frames])
+    layouts = tuple([layout for frame in frames for layout in frame.layouts])
+    starts, owner = np.cumsum(lens) - lens, np.repeat(np.arange(len(lens)), lens)
+    return Frame(layouts, lens, counts, starts, len(owner), drafts, owner, tokens, scored, predicts)
+
+
 FEW = 8
 """Requests whose layouts, one behind the other, are likely to come back."""
 _kept_frame = lru_cache(maxsize=512)(frame_of)
@@ -79,9 +97,9 @@ class Batch(Sequence[Piece]):
         self._sampled: bool | None = None
 
     def of(self, rows: Ints, sampled: bool) -> "Batch":
-        """The same, told what it would have to ask its requests for."""
-        if len(rows) == len(self.lives):
-            self._rows, self._sampled = rows, sampled
+        """The same, told what it would have to ask its requests for; they are the last of those that are told of."""
+        self._rows = rows[len(rows) - len(self.lives) :]
+        self._sampled = sampled if len(rows) == len(self.lives) or not sampled else None
         return self
 
     @property
@@ -128,69 +146,60 @@ def batch_of(pieces: Sequence[Piece]) -> Batch:
     return Batch([piece.live for piece in pieces], cached, frame, np.asarray(ids))
 
 
-def draft_batch(
-    lives: Sequence[Live], cached: Ints, seeds: Ints, sizes: Sequence[int], filled: Sequence[int], form: tuple[int, int]
-) -> Batch:
-    """Drafts behind the seeds, each filled up to so many tokens, of which size 1 drafts nothing.
+def runs_of(sizes: Sequence[int], filled: Sequence[int]) -> Runs:
+    """Those of requests with these block sizes, each filled up to so many tokens."""
+    return tuple((*pair, len(list(run))) for pair, run in groupby(zip(sizes, filled, strict=True)))
+
+
+def draft_batch(lives: Sequence[Live], cached: Ints, seeds: Ints, runs: Runs, form: tuple[int, int]) -> Batch:
+    """Drafts behind the seeds; where some draft nothing and are not filled up either, they come first.
 
     ``form`` is the mask token and the draft shift.
     """
-    if min(filled) > AR:
-        frame = _draft_frame(_key(sizes), _key(filled), len(lives), form[1])
-        return Batch(lives, cached, frame, _seeded(frame, seeds, form[0]))
-    places = [place for place, fill in enumerate(filled) if fill > AR]
-    sizes, filled = ([values[place] for place in places] for values in (sizes, filled))
-    return draft_batch([lives[place] for place in places], cached[places], seeds[places], sizes, filled, form)
+    if runs[0][1] == AR:
+        first, runs = runs[0][2], runs[1:]
+        lives, cached, seeds = lives[first:], cached[first:], seeds[first:]
+    frame = _draft_frame(runs, form[1])
+    return Batch(lives, cached, frame, _seeded(frame, seeds, form[0]))
 
 
-def verify_batch(
-    lives: Sequence[Live], cached: Ints, seeds: Ints, sizes: Sequence[int], filled: Sequence[int], mask_id: int
-) -> Batch:
+def verify_batch(lives: Sequence[Live], cached: Ints, seeds: Ints, runs: Runs, mask_id: int) -> Batch:
     """The seeds, and what the draft forward before puts into the other places of their blocks."""
-    frame = _verify_frame(_key(sizes), _key(filled), len(lives))
+    frame = _verify_frame(runs)
     return Batch(lives, cached, frame, _seeded(frame, seeds, mask_id))
 
 
-def fill_of(sizes: Sequence[int], filled: Sequence[int]) -> Fill:
+@lru_cache(maxsize=512)
+def fill_of(runs: Runs) -> Fill:
     """The places of draft tokens in the verify, and the scores of the draft that they come from."""
-    return _fill(_key(sizes), _key(filled), len(sizes))
+    parts, token, score = [], 0, 0
+    for size, fill, count in runs:
+        # the n-th draft token of each, from 1 on
+        nth, each = np.arange(1, size), np.arange(count)[:, None]
+        parts.append(((token + each * fill + nth).ravel(), (score + each * size + nth).ravel()))
+        token, score = token + count * fill, score + (count * size if size > AR else 0)
+    return np.concatenate([at for at, _ in parts]), np.concatenate([at for _, at in parts])
 
 
 @lru_cache(maxsize=512)
-def _fill(sizes: int | tuple[int, ...], filled: int | tuple[int, ...], count: int) -> Fill:
-    size, lens = np.array(list(_pairs(sizes, filled, count))).T
-    drafted = np.where(size > AR, size, 0)
-    tokens, scores, drafts = np.cumsum(lens) - lens, np.cumsum(drafted) - drafted, np.maximum(drafted - 1, 0)
-    # the n-th draft token of a request, from 1 on
-    nth = np.arange(drafts.sum()) - np.repeat(np.cumsum(drafts) - drafts, drafts) + 1
-    return np.repeat(tokens, drafts) + nth, np.repeat(scores, drafts) + nth
-
-
-def _key(sizes: Sequence[int]) -> int | tuple[int, ...]:
-    """One number where all are the same."""
-    return sizes[0] if sizes.count(sizes[0]) == len(sizes) else tuple(sizes)
-
-
-def _pairs(sizes: int | tuple[int, ...], filled: int | tuple[int, ...], count: int) -> Iterator[tuple[int, int]]:
-    each = ([many] * count if isinstance(many, int) else many for many in (sizes, filled))
-    return zip(*each, strict=True)
+def _draft_frame(runs: Runs, shift: int) -> Frame:
+    return _joined([_draft_run(*run, shift) for run in runs])
 
 
 @lru_cache(maxsize=512)
-def _draft_frame(sizes: int | tuple[int, ...], filled: int | tuple[int, ...], count: int, shift: int) -> Frame:
-    def layout(size: int, fill: int) -> Layout:
-        own = drafting(size, shift) if size > AR else None
-        return padded(own, fill) if own is None or fill > size else own
-
-    return frame_of(tuple(layout(*pair) for pair in _pairs(sizes, filled, count)))
+def _verify_frame(runs: Runs) -> Frame:
+    return _joined([_verify_run(*run) for run in runs])
 
 
 @lru_cache(maxsize=512)
-def _verify_frame(sizes: int | tuple[int, ...], filled: int | tuple[int, ...], count: int) -> Frame:
-    def layout(size: int, fill: int) -> Layout:
-        return padded(verifying(size), fill) if fill > size else verifying(size)
+def _draft_run(size: int, fill: int, count: int, shift: int) -> Frame:
+    own = drafting(size, shift) if size > AR else None
+    return frame_of((padded(own, fill) if own is None or fill > size else own,) * count)
 
-    return frame_of(tuple(layout(*pair) for pair in _pairs(sizes, filled, count)))
+
+@lru_cache(maxsize=512)
+def _verify_run(size: int, fill: int, count: int) -> Frame:
+    return frame_of((padded(verifying(size), fill) if fill > size else verifying(size),) * count)
 
 
 def _seeded(frame: Frame, seeds: Ints, mask_id: int) -> Ints:

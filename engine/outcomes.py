@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import repeat
 from typing import NamedTuple
 
 import numpy as np
@@ -61,34 +62,48 @@ class Ends(NamedTuple):
     """[requests] Tokens up to the output limit."""
     kinds: list[frozenset[int]]
     """[requests] Tokens that end each."""
+    limits: Ints
+    """The limits once more."""
+    endings: list[tuple[int, NDArray[np.bool_] | None]]
+    """Tokens that end some, and which; None: all."""
 
 
 def ends_of(lives: Sequence[Live]) -> Ends:
     """What ends these."""
-    return Ends([live.tokens_left for live in lives], [live.eos_ids for live in lives])
+    left, kinds = [live.tokens_left for live in lives], [live.eos_ids for live in lives]
+    endings: list[tuple[int, NDArray[np.bool_] | None]] = []
+    for kind in set(kinds):
+        own = None if kinds.count(kind) == len(kinds) else np.array([other == kind for other in kinds])[:, None]
+        endings += [(token, own) for token in kind]
+    return Ends(left, kinds, np.array(left), endings)
 
 
-def accepted(lives: Sequence[Live], drafted: Ints, verified: Ints, ends: Ends | None = None) -> Accepted:
+def accepted(
+    lives: Sequence[Live], drafted: Ints, verified: Ints, ends: Ends | None = None, sizes: Ints | None = None
+) -> Accepted:
     """Matches up to the first mismatch and the verifier's own token, cut behind EOS and at the output limit.
 
-    ``drafted`` are [requests, B-1] tokens behind the seeds, ``verified`` the verifier's [requests, B]. As in a dense
-    trace, draft tokens behind EOS count as mismatches.
+    ``drafted`` are [requests, B-1] tokens behind the seeds, ``verified`` the verifier's [requests, B]; ``sizes`` are
+    the block sizes where some are smaller than B (None: none is), and what lies behind them does not matter. As in a
+    dense trace, draft tokens behind EOS count as mismatches.
     """
     ends = ends or ends_of(lives)
     if verified.shape[1] == AR:
         # it is the verifier's own, whatever it is
         one, tokens = [1] * len(lives), verified[:, 0].tolist()
-        going = [left > 1 and token not in ending for token, left, ending in zip(tokens, *ends, strict=True)]
+        going = [left > 1 and token not in ending for token, left, ending in zip(tokens, *ends[:2], strict=True)]
         return Accepted(one, one, tokens, going)
     if len(lives) < FEW:
-        each = map(_accepted, drafted.tolist(), verified.tolist(), *ends)
+        own = repeat(verified.shape[1]) if sizes is None else sizes.tolist()
+        each = map(_accepted, drafted.tolist(), verified.tolist(), *ends[:2], own)
         return Accepted(*zip(*each, strict=True))
-    return _accepted_of_many(drafted, verified, ends)
+    return _accepted_of_many(drafted, verified, ends, sizes)
 
 
-def _accepted(drafted: list[int], verified: list[int], left: int, ending: frozenset[int]) -> tuple[int, int, int, bool]:
+def _accepted(
+    drafted: list[int], verified: list[int], left: int, ending: frozenset[int], size: int
+) -> tuple[int, int, int, bool]:
     """Of one request."""
-    size = len(verified)
     whole = next((place for place in range(size - 1) if drafted[place] != verified[place]), size - 1) + 1
     eos_at = next((place for place in range(whole) if verified[place] in ending), size)
     accept_len = min(whole, eos_at + 2)
@@ -96,37 +111,25 @@ def _accepted(drafted: list[int], verified: list[int], left: int, ending: frozen
     return accept_len, emitted, verified[accept_len - 1], emitted < left and eos_at >= emitted
 
 
-def _accepted_of_many(drafted: Ints, verified: Ints, ends: Ends) -> Accepted:
+def _accepted_of_many(drafted: Ints, verified: Ints, ends: Ends, sizes: Ints | None) -> Accepted:
     """The same of many at once."""
-    left, kinds = np.array(ends.left), ends.kinds
     count, size = verified.shape
     # behind the last draft token, and behind the last verified one, there is one that stops
-    misses, stops = np.ones((2, count, size + 1), np.bool_)
+    misses, stops = np.zeros((2, count, size + 1), np.bool_)
     np.not_equal(drafted, verified[:, :-1], out=misses[:, : size - 1])
-    stops[:, :size] = _ends(kinds, verified)
+    misses[np.arange(count), size - 1 if sizes is None else sizes - 1] = True
+    stops[:, size] = True
+    for token, own in ends.endings:
+        here = verified == token
+        stops[:, :size] |= here if own is None else here & own
     whole = misses.argmax(1) + 1
     eos_at = stops.argmax(1)
     eos_at = np.where(eos_at < whole, eos_at, size)
     accept_len = np.minimum(whole, eos_at + 2)
-    emitted = emitted_lens(accept_len, left, eos_at)
+    emitted = emitted_lens(accept_len, ends.limits, eos_at)
     token = verified[np.arange(count), accept_len - 1]
-    lives = (emitted < left) & (eos_at >= emitted)
+    lives = (emitted < ends.limits) & (eos_at >= emitted)
     return Accepted(accept_len.tolist(), emitted.tolist(), token.tolist(), lives.tolist())
-
-
-def _ends(kinds: list[frozenset[int]], verified: Ints) -> NDArray[np.bool_]:
-    """Which tokens end their request."""
-    ends: NDArray[np.bool_] = np.zeros(verified.shape, np.bool_)
-    for kind in set(kinds):
-        here = verified if kinds.count(kind) == len(kinds) else _only(kinds, kind, verified)
-        for token in kind:
-            ends |= here == token
-    return ends
-
-
-def _only(kinds: Sequence[frozenset[int]], kind: frozenset[int], verified: Ints) -> Ints:
-    """The tokens of requests of this kind, and none in the place of the others'."""
-    return np.where(np.array([other == kind for other in kinds])[:, None], verified, -1)
 
 
 _CUT, _DRAFTED = Outcome.CUT.value, Outcome.DRAFTED.value
@@ -176,7 +179,7 @@ def _tell(rounds: Sequence[Change], signal: Signal) -> None:
     emitted = np.array([len(change.tokens) for change in rounds])
     sizes = np.array([change.block_size for change in rounds])
     figures = np.stack([change.live.figures for change in rounds], 1)
-    tell(figures, None, _means(rounds, signal.decisions(emitted, sizes)), sizes, emitted)
+    tell(figures, None, _means(rounds, signal, sizes, emitted), sizes, emitted)
     for change, column in zip(rounds, figures.T, strict=True):
         change.live.figures = column
 
@@ -190,9 +193,12 @@ def tell_roster(running: Roster, places: Ints | None, changes: Sequence[Change],
         places = came if places is None else places[came]
         changes, emitted, sizes = [changes[place] for place in came.tolist()], emitted[came], sizes[came]
     if changes:
-        tell(running.figures, places, _means(changes, signal.decisions(emitted, sizes)), sizes, emitted)
+        tell(running.figures, places, _means(changes, signal, sizes, emitted), sizes, emitted)
 
 
-def _means(rounds: Sequence[Change], count: Ints) -> Floats:
+def _means(rounds: Sequence[Change], signal: Signal, sizes: Ints, emitted: Ints) -> Floats:
     """The mean entropy of each round's first decisions."""
-    return np.array([sum(change.entropies[:n]) for change, n in zip(rounds, count.tolist(), strict=True)]) / count
+    count, nats = signal.decisions(emitted, sizes), [change.entropies for change in rounds]
+    if count is not emitted:
+        nats = [each[:n] for each, n in zip(nats, count.tolist(), strict=True)]
+    return np.array([sum(each) for each in nats]) / count

@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tiny import TINY
 
-from recguide.engine.batches import batch_of, draft_batch, verify_batch
+from recguide.engine.batches import batch_of, draft_batch, fill_of, runs_of, verify_batch
 from recguide.engine.outcomes import Change, accepted, apply, tell_roster
 from recguide.engine.pages import HeldPages, PagedCache, PagePool
 from recguide.engine.planning import draft_piece, verify_piece, verifying
@@ -41,6 +41,19 @@ def test_acceptance_of_many_is_that_of_each(size, count, data) -> None:
         goes_on = emitted < live.tokens_left and not (ends and ends[0] < emitted)
         found = took.accept_len[row], took.emitted[row], took.lives[row], took.token[row]
         assert found == (accept_len, emitted, goes_on, verified[row, accept_len - 1])
+
+
+@settings(max_examples=60)
+@given(sizes=st.lists(st.integers(1, 6), min_size=1, max_size=12), seed=st.integers(0, 999))
+def test_acceptance_of_several_sizes_is_that_of_each(sizes, seed) -> None:
+    rng, most = np.random.default_rng(seed), max(sizes)
+    verified = rng.integers(0, 3, (len(sizes), most))
+    drafted = np.where(rng.random((len(sizes), most - 1)) < 0.8, verified[:, :-1], 0)
+    lives = [live_of(left=int(rng.integers(1, 7)), eos=[(), (0,), (1, 2)][int(rng.integers(3))]) for _ in sizes]
+    took = accepted(lives, drafted, verified, sizes=np.array(sizes))
+    for row, (live, size) in enumerate(zip(lives, sizes, strict=True)):
+        own = accepted([live], drafted[row : row + 1, : size - 1], verified[row : row + 1, :size])
+        assert [values[row] for values in took] == [values[0] for values in own]
 
 
 @settings(max_examples=40)
@@ -80,19 +93,30 @@ def test_page_tables_have_own_pages_and_scratch_behind_them() -> None:
     assert with_nothing[0, :2].tolist() == cache.scratch[0, :2].tolist()
 
 
-@pytest.mark.parametrize("sizes", [[4] * 3, [4, 1, 8], [1, 1, 1]])
+@pytest.mark.parametrize("sizes", [[4] * 3, [1, 4, 8], [4, 8, 8], [1, 1, 4], [1, 1, 1]])
 @pytest.mark.parametrize("padding", [False, True])
 @pytest.mark.parametrize("shift", [0, 1])
 def test_batches_are_what_pieces_of_each_request_are(sizes, padding, shift) -> None:
     lives = [live_of(number, 3 + number, (5, 6 + number)) for number in range(3)]
     cached, seeds = np.array([live.cached for live in lives]), np.array([live.tokens[-1] for live in lives])
     filled = [max(sizes)] * 3 if padding else sizes
-    rounds = list(zip(lives, sizes, filled, strict=True))
+    rounds, runs = list(zip(lives, sizes, filled, strict=True)), runs_of(sizes, filled)
     drafts = [draft_piece(live, size, fill, 3, shift) for live, size, fill in rounds if fill > 1]
     if drafts:
-        assert_same(draft_batch(lives, cached, seeds, sizes, filled, (3, shift)), drafts)
+        assert_same(draft_batch(lives, cached, seeds, runs, (3, shift)), drafts)
     verifies = [verify_piece(live, size, fill, 3) for live, size, fill in rounds]
-    assert_same(verify_batch(lives, cached, seeds, sizes, filled, 3), verifies)
+    assert_same(verify_batch(lives, cached, seeds, runs, 3), verifies)
+
+
+@pytest.mark.parametrize("sizes", [[4] * 3, [1, 4, 8, 8], [1, 1, 4], [1, 1, 1]])
+@pytest.mark.parametrize("padding", [False, True])
+def test_a_verify_is_filled_with_the_draft_of_each_request(sizes, padding) -> None:
+    filled = [max(sizes)] * len(sizes) if padding else sizes
+    wanted, token, score = [], 0, 0
+    for size, fill in zip(sizes, filled, strict=True):
+        wanted += [(token + n, score + n) for n in range(1, size)]
+        token, score = token + fill, score + (size if size > 1 else 0)
+    assert list(zip(*(at.tolist() for at in fill_of(runs_of(sizes, filled))), strict=True)) == wanted
 
 
 def assert_same(batch, pieces) -> None:
