@@ -1,11 +1,12 @@
 """A campaign of measurements as a folder: which points it is to have, how often each, and the runs that are there."""
 
-from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from recguide.sim.measurement import ROLES, SUFFIX, Measurement, read_measurement
+from recguide.sim.store import files_hash
 from recguide.traces.checks import require
 from recguide.traces.documents import read_json, write_json
 
@@ -34,25 +35,44 @@ class Manifest:
     """What all runs have in common: model, trace, acceptance, limits."""
     sessions: int = 1
     """Calls that measured, or are measuring."""
+    policy_files: Mapping[str, str] = field(default_factory=dict)
+    """By policy that names a file, a hash of it when it was measured."""
 
 
 def manifest_of(folder: Path, wanted: Manifest) -> Manifest:
     """The wanted manifest with what the folder's own has, for one more session; ValueError where the setups differ.
 
-    It is written.
+    So it does where a policy's file is another one than before. It is written.
     """
     path = folder / MANIFEST
+    files = policy_files(key.policy for key in wanted.points)
     if path.exists():
         known = read_manifest(folder)
         for name in sorted({*known.setup, *wanted.setup}):
             there, here = known.setup.get(name), wanted.setup.get(name)
             require(there == here, f"{path}: {name}", there, f"{here!r}, or another folder")
+        check_files(path, known, files)
         points = tuple(dict.fromkeys((*known.points, *wanted.points)))
         wanted = Manifest(max(wanted.repeats, known.repeats), points, wanted.setup, known.sessions + 1)
+        files = {**known.policy_files, **files}
+    wanted = replace(wanted, policy_files=files)
     folder.mkdir(parents=True, exist_ok=True)
     document = {"recguide_campaign": FORMAT, **asdict(wanted), "points": [key._asdict() for key in wanted.points]}
     write_json(path, document)
     return wanted
+
+
+def policy_files(policies: Iterable[str]) -> dict[str, str]:
+    """By policy that names a file that is there, a hash of it."""
+    hashes = {policy: files_hash(policy) for policy in policies}
+    return {policy: found for policy, found in hashes.items() if found}
+
+
+def check_files(path: Path, known: Manifest, files: Mapping[str, str]) -> None:
+    """InputError where a policy's file is another one than when it was measured."""
+    for policy, here in files.items():
+        there = known.policy_files.get(policy, here)
+        require(here == there, f"{path}: the file of {policy}", here[:16], f"{there[:16]!r}, the one that was measured")
 
 
 def read_manifest(folder: Path) -> Manifest:
@@ -71,7 +91,10 @@ def read_manifest(folder: Path) -> Manifest:
     points = document.get("points")
     require(isinstance(points, list) and len(points) > 0, f"{path}: points", points, "a list, not empty")
     keys = tuple(_key(f"{path}: points[{i}]", each) for i, each in enumerate(points))
-    return Manifest(document["repeats"], keys, setup, document["sessions"])
+    files = document.get("policy_files", {})
+    right = isinstance(files, dict) and all(isinstance(each, str) for each in files.values())
+    require(right, f"{path}: policy_files", files, "an object of hashes")
+    return Manifest(document["repeats"], keys, setup, document["sessions"], files)
 
 
 def _key(where: str, found: object) -> PointKey:

@@ -8,7 +8,7 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
-from recguide.sim.campaigns import Campaign, PointKey, read_campaign
+from recguide.sim.campaigns import MANIFEST, Campaign, PointKey, check_files, policy_files, read_campaign
 from recguide.sim.costs import Profile, read_profile, resolve_profile
 from recguide.sim.guards import check_sources, settle
 from recguide.sim.measurement import ALL, Measurement, served_path
@@ -99,7 +99,19 @@ def _sources(options: ValidateOptions) -> _Sources:
             if not options.force:
                 raise InputError(f"{text}; --force compares all the same")
             warnings.append(f"FORCED: {text}")
-    return _Sources(campaign, recorded(trace), profile, title, warnings)
+    return _Sources(campaign, recorded(trace), profile, title, [*warnings, *_changed(options, campaign)])
+
+
+def _changed(options: ValidateOptions, campaign: Campaign) -> list[str]:
+    """What to warn of where a policy's file is another one than was measured, and that is forced."""
+    files = policy_files(options.policies or campaign.manifest.policy_files)
+    try:
+        check_files(options.campaign / MANIFEST, campaign.manifest, files)
+    except InputError as error:
+        if not options.force:
+            raise InputError(f"{error}; --force compares all the same") from None
+        return [f"FORCED: {error}"]
+    return []
 
 
 def _wanted(options: ValidateOptions, campaign: Campaign) -> list[PointKey]:

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from loads import COSTS
 from strategies import random_trace
 
-from recguide.sim.campaigns import Manifest, PointKey, manifest_of, read_campaign
+from recguide.sim.campaigns import Manifest, PointKey, manifest_of, read_campaign, read_manifest
 from recguide.sim.measurement import STEPS, read_measurement
 from recguide.traces.errors import InputError
 
@@ -128,6 +128,19 @@ def test_a_manifest_grows_but_never_mixes_two_setups(tmp_path) -> None:
     assert (grown.points, grown.repeats, grown.sessions) == ((first, second), 3, 2)
     with pytest.raises(InputError, match=r"campaign.json: model: found 'a', allowed: 'b'"):
         manifest_of(tmp_path, Manifest(3, (second,), {"model": "b"}))
+
+
+def test_a_policy_whose_file_has_changed_is_another_one(tmp_path) -> None:
+    file = tmp_path / "policy.json"
+    key, plain = PointKey(f"allocation:{file}", "all", 1), PointKey("ar", "all", 1)
+    file.write_text("{}")
+    manifest_of(tmp_path, Manifest(1, (key, plain), {}))
+    grown = manifest_of(tmp_path, Manifest(1, (plain,), {}))
+    assert list(grown.policy_files) == list(read_manifest(tmp_path).policy_files) == [key.policy]
+    assert manifest_of(tmp_path, Manifest(1, (key,), {})).policy_files == grown.policy_files
+    file.write_text("{ }")
+    with pytest.raises(InputError, match=r"campaign.json: the file of allocation:.*the one that was measured"):
+        manifest_of(tmp_path, Manifest(1, (key,), {}))
 
 
 def test_runs_of_different_acceptance_are_no_campaign(tmp_path) -> None:

@@ -146,6 +146,19 @@ def test_measurements_of_another_trace_or_gpu_are_refused(inputs, tmp_path, recg
     assert (forced.code, "FORCED" in forced.stderr) == (0, True)
 
 
+def test_a_policy_file_that_has_changed_is_refused(inputs, tmp_path, recguide) -> None:
+    folder, mine = copied(inputs, tmp_path), tmp_path / "mine.py"
+    mine.write_text("def always(seen):\n    return 8\n")
+    path = folder / "campaign" / "campaign.json"
+    files = {f"{mine}:always": "0" * 64, "ar": "unknown"}
+    path.write_text(json.dumps(json.loads(path.read_text()) | {"policy_files": files}))
+    done = recguide(*arguments(folder, tmp_path / "out"))
+    assert (done.code, f"the file of {mine}:always: found" in done.stderr) == (2, True)
+    forced = recguide(*arguments(folder, tmp_path / "out", "--force"))
+    assert (forced.code, f"FORCED: {path}: the file of" in forced.stderr) == (0, True)
+    assert recguide(*arguments(folder, tmp_path / "out", "--policy", "ar")).code == 0
+
+
 def test_costs_of_even_steps_need_no_profile_of_the_machine(inputs, tmp_path, recguide) -> None:
     folder = copied(inputs, tmp_path)
     profiles.QUERY_US, usual = 40.0, profiles.QUERY_US
