@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 from rich.console import Console
-from rich.table import Table
+from rich.table import Column, Table
 
 from recguide.validation.doctor import FAILURE, Diagnosis, examine
 from recguide.validation.machine import this_machine
@@ -34,7 +34,9 @@ def doctor(
 
 
 def _table(found: list[Diagnosis]) -> Table:
-    table = Table("what", "state", "found", "what helps", box=None, pad_edge=False, header_style="bold")
+    # paths are longer than what a narrow screen has for a word
+    columns = (Column(name, overflow="fold") for name in ("what", "state", "found", "what helps"))
+    table = Table(*columns, box=None, pad_edge=False, header_style="bold")
     for diagnosis in found:
         table.add_row(diagnosis.subject, diagnosis.state, diagnosis.found, diagnosis.remedy)
     return table
