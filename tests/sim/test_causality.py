@@ -40,7 +40,8 @@ def names(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
         "regime": f"regime:file={folder}/fitted.json,switch=2",
         "joint": f"joint:{folder}/joint.json",
     }
-    return {head: options.get(head, head) for head in POLICIES} | {"own": f"{folder}/own.py:choose"}
+    more = {"own": f"{folder}/own.py:choose", "regime-allocation": f"{options['regime']},above=allocation"}
+    return {head: options.get(head, head) for head in POLICIES} | more
 
 
 def another_future(trace: DenseTrace, told: int, seed: int) -> DenseTrace:
@@ -86,7 +87,7 @@ def lived(run: Replay, told: int) -> int:
 
 
 # tiers are the recipe from a file
-@pytest.mark.parametrize("head", sorted({*POLICIES, "own"} - {"tiers"}))
+@pytest.mark.parametrize("head", sorted({*POLICIES, "own", "regime-allocation"} - {"tiers"}))
 @settings(max_examples=8, deadline=None)
 @given(
     seed=st.integers(0, 99),
