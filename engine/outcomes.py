@@ -117,8 +117,9 @@ def _accepted_of_many(drafted: Ints, verified: Ints, ends: Ends, sizes: Ints | N
     # behind the last draft token, and behind the last verified one, there is one that stops
     misses, stops = np.zeros((2, count, size + 1), np.bool_)
     np.not_equal(drafted, verified[:, :-1], out=misses[:, : size - 1])
-    misses[np.arange(count), size - 1 if sizes is None else sizes - 1] = True
-    stops[:, size] = True
+    misses[:, size - 1], stops[:, size], each = True, True, np.arange(count)
+    if sizes is not None:
+        misses[each, sizes - 1] = True
     for token, own in ends.endings:
         here = verified == token
         stops[:, :size] |= here if own is None else here & own
@@ -127,7 +128,7 @@ def _accepted_of_many(drafted: Ints, verified: Ints, ends: Ends, sizes: Ints | N
     eos_at = np.where(eos_at < whole, eos_at, size)
     accept_len = np.minimum(whole, eos_at + 2)
     emitted = emitted_lens(accept_len, ends.limits, eos_at)
-    token = verified[np.arange(count), accept_len - 1]
+    token = verified[each, accept_len - 1]
     lives = (emitted < ends.limits) & (eos_at >= emitted)
     return Accepted(accept_len.tolist(), emitted.tolist(), token.tolist(), lives.tolist())
 
@@ -178,7 +179,7 @@ def _tell(rounds: Sequence[Change], signal: Signal) -> None:
     """Let the requests' figures be those after these rounds."""
     emitted = np.array([len(change.tokens) for change in rounds])
     sizes = np.array([change.block_size for change in rounds])
-    figures = np.stack([change.live.figures for change in rounds], 1)
+    figures = np.concatenate([change.live.figures for change in rounds]).reshape(len(rounds), -1).T
     tell(figures, None, _means(rounds, signal, sizes, emitted), sizes, emitted)
     for change, column in zip(rounds, figures.T, strict=True):
         change.live.figures = column

@@ -8,10 +8,13 @@ from hypothesis import strategies as st
 from tiny import TINY
 
 from recguide.engine.batches import batch_of, draft_batch, fill_of, runs_of, verify_batch
+from recguide.engine.linear_rounds import Blocks, changes_of, parts_of, rounds_of
 from recguide.engine.outcomes import Change, accepted, apply, tell_roster
 from recguide.engine.pages import HeldPages, PagedCache, PagePool
 from recguide.engine.planning import draft_piece, verify_piece, verifying
 from recguide.engine.requests import Live, Roster, Wish
+from recguide.engine.scores import blank
+from recguide.engine.ways import DRAFT_BROKEN, VERIFY_BROKEN
 from recguide.kernels.layouts import packed, rows
 from recguide.sim.history import PAPER
 
@@ -117,6 +120,25 @@ def test_a_verify_is_filled_with_the_draft_of_each_request(sizes, padding) -> No
         wanted += [(token + n, score + n) for n in range(1, size)]
         token, score = token + fill, score + (size if size > 1 else 0)
     assert list(zip(*(at.tolist() for at in fill_of(runs_of(sizes, filled))), strict=True)) == wanted
+
+
+def test_a_broken_request_among_several_sizes_fails_alone_and_in_its_place() -> None:
+    chosen, found = np.array([4, 1, 8, 4]), blank(4 + 4 + 8 + 17)
+    lives, order = [live_of(number) for number in range(4)], np.argsort(chosen, kind="stable")
+    taken = [lives[place] for place in order.tolist()]
+    where = np.array([live.cached for live in taken]), np.array([len(live.tokens) for live in taken]), order
+    blocks = Blocks(taken, runs_of(chosen[order].tolist(), chosen[order].tolist()), chosen, order, *where, False)
+    # the last draft token of the last request of size 4, and the token of the AR step
+    found.first[7] = found.first[16] = -1
+    parts = [
+        part._replace(told=(None if part.draft_at is None else found.at(part.draft_at), found.at(part.verify_at)))
+        for part in parts_of(blocks, np.array([live.tokens[-1] for live in taken]))
+    ]
+    changes = changes_of(rounds_of(blocks, parts), found)
+    assert [change.live for change in changes] == lives
+    assert [change.error for change in changes] == [None, VERIFY_BROKEN, None, DRAFT_BROKEN]
+    assert [(change.block_size, len(change.tokens)) for change in changes] == [(4, 4), (0, 0), (8, 8), (0, 0)]
+    assert [change.verified.made(change.place).cached for change in changes if change.verified] == [3, 3]
 
 
 def assert_same(batch, pieces) -> None:
