@@ -5,10 +5,12 @@ take part with their own size, without padding or filled up to the largest (sect
 """
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from itertools import combinations_with_replacement, pairwise
 
 import numpy as np
 
 from recguide.engine.batches import Runs, draft_batch, fill_of, verify_batch
+from recguide.engine.inputs import power_of_2
 from recguide.engine.linear_rounds import Blocks, Part, Rounds, Told, changes_of, parts_of, rounds_of
 from recguide.engine.outcomes import Change
 from recguide.engine.requests import ASKED, CACHED, PAGES_ROW, RAN, SAMPLED, TOKENS, Live, room_for, seen_of, standing
@@ -19,8 +21,12 @@ from recguide.sim.batching import Batching
 from recguide.sim.policies import BlockPolicy, ByLoad, Fixed, Tally
 from recguide.sim.rounds import AR, Ints
 from recguide.sim.sharing import Allocation
+from recguide.sim.sizes import filled_up
 from recguide.sim.steps import Work, choose_blocks, count_rounds
 from recguide.traces.errors import InputError
+
+FEW = 8
+"""Requests up to which all mixtures of block sizes are rehearsed."""
 
 
 class LinearWay:
@@ -32,6 +38,7 @@ class LinearWay:
         self.setup, self.policy, self.batching = setup, policy, batching
         self.tallies: dict[int, Tally] | None = {} if getattr(policy, "signal", None) is not None else None
         self._last = 0
+        self._rehearsed: set[tuple[int, int]] = set()
 
     def plan(self, running: Sequence[Live], step: int) -> Planned:
         """Ask the policy, and take along whom the batching chooses."""
@@ -56,6 +63,13 @@ class LinearWay:
         for size in _choices(self.policy, (AR, *self.setup.block_sizes)):
             runs = _runs(size, len(lives), False)
             yield Planned(_work(taken[CACHED], runs), None, _blocks(lives, runs, size, None, taken))
+            self._rehearsed.add(_kind(runs))
+        if isinstance(self.policy, Allocation):
+            for each in _mixtures(self.policy.fitted.candidates, len(lives)):
+                runs, order = _runs(each, len(lives), False), np.arange(len(lives))
+                if _kind(runs) not in self._rehearsed:
+                    self._rehearsed.add(_kind(runs))
+                    yield Planned(_work(taken[CACHED], runs), None, _blocks(lives, runs, each, order, taken))
 
     def _check(self, runs: Runs) -> None:
         allowed = (AR, *self.setup.block_sizes)
@@ -134,6 +148,22 @@ def _choices(policy: BlockPolicy, allowed: Sequence[int]) -> Sequence[int]:
     if isinstance(policy, Allocation):
         return (AR, *policy.fitted.candidates)
     return allowed
+
+
+def _kind(runs: Runs) -> tuple[int, int]:
+    """What forwards of these blocks are filled up to: their requests and tokens."""
+    return power_of_2(sum([count for _, _, count in runs])), filled_up(sum([size * count for _, size, count in runs]))
+
+
+def _mixtures(sizes: Sequence[int], count: int) -> Iterator[Ints]:
+    """Unequal blocks for so many requests, of about every sum that they can have."""
+    if count <= FEW:
+        yield from map(np.array, combinations_with_replacement(sizes, count))
+        return
+    # one after the other gets the next larger size: steps are small beside sums of many
+    for small, large in pairwise(sizes):
+        for larger in range(count):
+            yield np.repeat((small, large), (count - larger, larger))
 
 
 def _with_wishes(chosen: int | Ints, asked: Ints) -> int | Ints:
