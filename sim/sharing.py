@@ -48,8 +48,9 @@ class Allocation:
         slope, most = self.slope[where], self.slope.shape[2]
         order = np.argsort(-slope, axis=None, kind="stable")[: int((slope > 0).sum())]
         # of the first so many steps, from none to all
-        queries = np.cumsum([seen.running * sizes[0], *self.more[where].ravel()[order]])
-        tokens = np.cumsum([self.expected.values[where][:, 0].sum(), *self.gain[where].ravel()[order]])
+        queries = np.cumsum(np.concatenate([[seen.running * sizes[0]], self.more[where].ravel()[order]]))
+        least = self.expected.values[where][:, 0].sum()
+        tokens = np.cumsum(np.concatenate([[least], self.gain[where].ravel()[order]]))
         rate = tokens / self._seconds_of(seen.running, seen.context_tokens)[-(-queries // self._unit(seen.running))]
         if rate.max() < seen.running / round_s(self.costs, AR, seen, seen.running):
             return AR
