@@ -15,18 +15,17 @@ import argparse
 import copy
 import json
 from collections.abc import Sequence
-from dataclasses import astuple
+from dataclasses import replace
 from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 import torch
 
-from recguide.engine.bench_outputs import Outputs, read_outputs
+from recguide.engine.bench_outputs import read_outputs
 from recguide.engine.environment import command_line, machine_of
 from recguide.engine.loading import LoadedModel, open_model
-from recguide.engine.matching import Run, divergences, noise_of, row_of
+from recguide.engine.matching import judged, told_of
 from recguide.engine.rereading import Reading, Ruler, Shape, Text, reread
 from recguide.traces.datasets import read_prompts
 from recguide.traces.documents import write_json
@@ -40,30 +39,6 @@ def ruler_of(model: LoadedModel, texts: Sequence[Text], shapes: Sequence[Shape] 
     decoder, exact = model.decoder, copy.deepcopy(model.decoder).float()
     readings = [Reading(decoder, partial(reread, decoder), texts, shape) for shape in shapes]
     return Ruler(texts, readings, Reading(exact, partial(reread, exact), texts, shapes[0]))
-
-
-def compared(ruler: Ruler, places: dict[int, int], runs: Sequence[Outputs]) -> dict[str, Any]:
-    """What is told of runs; ``places`` has the number of each prompt's text."""
-    found = []
-    for outputs in runs:
-        answers = sorted((places[row], tokens) for row, tokens in zip(outputs.rows, outputs.tokens, strict=True))
-        parted = divergences(ruler, answers)
-        count, tokens = len(answers), sum(len(told) for _, told in answers)
-        about = outputs.policy, outputs.concurrency, count, outputs.seconds, tokens
-        found.append(Run(*about, 0, parted, outputs.about))
-    noise, exact = noise_of(ruler, {(each.request, each.position) for run in found for each in run.parted})
-    return {
-        "noise": noise,
-        "noise_against_fp32": exact,
-        "read_in": [{**reading.shape._asdict(), "texts": len(reading)} for reading in ruler.readings],
-        "runs": [row_of(run, noise, exact) for run in found],
-        "divergences": {
-            f"{run.policy}@{run.concurrency}": [
-                " ".join("-" if value is None else f"{value:.6g}" for value in astuple(each)) for each in run.parted
-            ]
-            for run in found
-        },
-    }
 
 
 def main() -> None:
@@ -90,7 +65,9 @@ def main() -> None:
     told = list(zip(reference.rows, reference.tokens, strict=True))
     with torch.no_grad():
         ruler = ruler_of(model, [Text(prompts[row], tokens) for row, tokens in told])
-        found = compared(ruler, {row: place for place, (row, _) in enumerate(told)}, runs)
+        places = {row: place for place, (row, _) in enumerate(told)}
+        placed = [replace(outputs, rows=[places[row] for row in outputs.rows]) for outputs in runs]
+        found = told_of(ruler, [judged(ruler, outputs) for outputs in placed])
     for run in found["runs"]:
         print(json.dumps({name: value for name, value in run.items() if name != "server"}))
     print(json.dumps({name: found[name] for name in ("noise", "noise_against_fp32")}))

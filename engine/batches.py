@@ -3,7 +3,6 @@
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
-from itertools import groupby
 from typing import overload
 
 import numpy as np
@@ -144,11 +143,6 @@ def batch_of(pieces: Sequence[Piece]) -> Batch:
     cached = np.array([piece.cached for piece in pieces])
     frame = known_frame(tuple(piece.layout for piece in pieces))
     return Batch([piece.live for piece in pieces], cached, frame, np.asarray(ids))
-
-
-def runs_of(sizes: Sequence[int], filled: Sequence[int]) -> Runs:
-    """Those of requests with these block sizes, each filled up to so many tokens."""
-    return tuple((*pair, len(list(run))) for pair, run in groupby(zip(sizes, filled, strict=True)))
 
 
 def draft_batch(lives: Sequence[Live], cached: Ints, seeds: Ints, runs: Runs, form: tuple[int, int]) -> Batch:

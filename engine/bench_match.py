@@ -3,20 +3,19 @@
 import copy
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import astuple, dataclass, field, replace
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from functools import partial
 from typing import Any
 
 import typer
-from rich.console import Console
 from rich.table import Table
 
 from recguide.engine.bench_match_command import MatchOptions
 from recguide.engine.bench_outputs import Outputs, read_outputs
 from recguide.engine.environment import command_line, machine_of
 from recguide.engine.loading import LoadedModel, open_model
-from recguide.engine.matching import Divergence, Run, divergences, noise_of, row_of
+from recguide.engine.matching import Run, divergences, judged, told_of
 from recguide.engine.measure_command import AGAIN
 from recguide.engine.policyof import costs_of, policy_of
 from recguide.engine.requests import Live, Wish
@@ -28,6 +27,7 @@ from recguide.sim.batching import batching_named
 from recguide.sim.costs import CostModel
 from recguide.sim.memory import Limits
 from recguide.sim.methods import Policy
+from recguide.sim.tables import screen
 from recguide.traces.checks import require
 from recguide.traces.datasets import Prompt, prompt_set_sha256, read_prompts
 from recguide.traces.documents import write_json
@@ -176,11 +176,9 @@ def _run(bench: Bench, ruler: Ruler, name: str, concurrency: int) -> None:
 
 def _judge(bench: Bench, ruler: Ruler, outputs: Outputs) -> None:
     """Outputs of another server as a run."""
-    parted = divergences(ruler, sorted(zip(outputs.rows, outputs.tokens, strict=True)))
-    count, tokens = len(outputs.rows), sum(map(len, outputs.tokens))
-    about = outputs.policy, outputs.concurrency, count, outputs.seconds, tokens
-    bench.runs.append(Run(*about, 0, parted, outputs.about))
-    _say(f"{outputs.path}: {count - len(parted)} of {count} equal")
+    run = judged(ruler, outputs)
+    bench.runs.append(run)
+    _say(f"{outputs.path}: {run.requests - len(run.parted)} of {run.requests} equal")
 
 
 def _served(bench: Bench, name: str, concurrency: int, count: int) -> tuple[list[Live], float]:
@@ -197,25 +195,14 @@ def _served(bench: Bench, name: str, concurrency: int, count: int) -> tuple[list
 
 
 def _document(bench: Bench, ruler: Ruler) -> dict[str, Any]:
-    parted = {(each.request, each.position) for run in bench.runs for each in run.parted}
-    noise, exact_noise = noise_of(ruler, parted)
     return {
         **_about(bench),
         "complete": len(bench.runs) == len(bench.given) + len(_points(bench.options)),
         "reference": f"{REFERENCE}, one request at a time",
         "reference_tokens": sum(len(text.output) for text in ruler.texts),
-        "noise": noise,
-        "noise_against_fp32": exact_noise,
-        "read_in": [{**reading.shape._asdict(), "texts": len(reading)} for reading in ruler.readings],
-        "runs": [row_of(run, noise, exact_noise) for run in bench.runs],
-        "divergences": {f"{run.policy}@{run.concurrency}": [_line(each) for each in run.parted] for run in bench.runs},
+        **told_of(ruler, bench.runs),
         "prompts": [prompt.prompt_id for prompt in bench.prompts],
     }
-
-
-def _line(parted: Divergence) -> str:
-    """Request, position and gaps in one line of a file that people look at."""
-    return " ".join("-" if value is None else f"{value:.6g}" for value in astuple(parted))
 
 
 def _about(bench: Bench) -> Mapping[str, Any]:
@@ -240,7 +227,7 @@ def _show(document: Mapping[str, Any]) -> None:
         table.add_column(heading, justify="left" if heading == "policy" else "right", overflow="fold")
     for row in document["runs"]:
         table.add_row(*(_cell(row[name]) for name in COLUMNS))
-    Console(width=None if Console().is_terminal else 120).print(table)
+    screen(120).print(table)
 
 
 def _told(noise: Mapping[str, float]) -> str:

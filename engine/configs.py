@@ -7,6 +7,7 @@ from typing import Any, NoReturn
 
 from recguide.engine.model import ModelConfig
 from recguide.engine.rotary import Llama3, QueryScaling, RopeScaling, Yarn
+from recguide.traces.checks import is_number
 from recguide.traces.documents import read_json
 from recguide.traces.errors import InputError
 
@@ -63,7 +64,7 @@ class Fields:
         """A positive, finite number; null and missing are the default if there is one."""
         value = self.raw.get(field)
         value = default if value is None else value
-        if not isinstance(value, int | float) or isinstance(value, bool) or not 0 < value < float("inf"):
+        if not is_number(value) or not 0 < value < float("inf"):
             self.refuse(field, "a positive number")
         return float(value)
 

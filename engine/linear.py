@@ -4,7 +4,7 @@ A round is two forwards and one answer to the host, at its end. Requests of othe
 take part with their own size, without padding or filled up to the largest (section 5.3).
 """
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from itertools import combinations_with_replacement, pairwise
 
 import numpy as np
@@ -65,10 +65,11 @@ class LinearWay:
             yield Planned(_work(taken[CACHED], runs), None, _blocks(lives, runs, size, None, taken))
             self._rehearsed.add(_kind(runs))
         if isinstance(self.policy, Allocation):
+            order = np.arange(len(lives))
             for each in _mixtures(self.policy.fitted.candidates, len(lives)):
-                runs, order = _runs(each, len(lives), False), np.arange(len(lives))
-                if _kind(runs) not in self._rehearsed:
-                    self._rehearsed.add(_kind(runs))
+                runs = _runs(each, len(lives), False)
+                if (kind := _kind(runs)) not in self._rehearsed:
+                    self._rehearsed.add(kind)
                     yield Planned(_work(taken[CACHED], runs), None, _blocks(lives, runs, each, order, taken))
 
     def _check(self, runs: Runs) -> None:
@@ -127,9 +128,8 @@ class LinearWay:
         if isinstance(blocks.chosen, int):
             self._last = blocks.chosen
         if self.tallies is not None:
-            tokens, share_s = [len(change.tokens) for change in changes], seconds / len(changes)
-            for size, own in _by_size(blocks.chosen, tokens):
-                count_rounds(self.tallies, size, own, share_s)
+            tokens = [len(change.tokens) for change in changes]
+            count_rounds(self.tallies, blocks.chosen, tokens, seconds / len(changes))
 
     def draft_seconds(self, planned: Planned, seconds: float) -> float:
         """As the device's clock measured the first forward, if that was one."""
@@ -178,16 +178,6 @@ def _runs(chosen: int | Ints, count: int, padded: bool) -> Runs:
     each = chosen.tolist()
     sizes = sorted(set(each))
     return tuple([(size, sizes[-1] if padded else size, each.count(size)) for size in sizes])
-
-
-def _by_size(chosen: int | Ints, tokens: list[int]) -> Iterable[tuple[int, list[int]]]:
-    """The block sizes that were chosen, and what their requests emitted."""
-    if isinstance(chosen, int):
-        return [(chosen, tokens)]
-    own: dict[int, list[int]] = {}
-    for size, many in zip(chosen.tolist(), tokens, strict=True):
-        own.setdefault(size, []).append(many)
-    return own.items()
 
 
 def _blocks(lives: Sequence[Live], runs: Runs, chosen: int | Ints, order: Ints | None, taken: Ints) -> Blocks:

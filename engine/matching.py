@@ -1,11 +1,12 @@
 """Outputs of served runs against those of a reference, and whether where they part two tokens were as good as equal."""
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import astuple, dataclass
 from typing import Any
 
 import numpy as np
 
+from recguide.engine.bench_outputs import Outputs
 from recguide.engine.rereading import Floats, Ruler
 
 LEVELS = {"p50": 0.5, "p99": 0.99, "p999": 0.999, "max": 1.0}
@@ -81,6 +82,30 @@ class Run:
     parted: Sequence[Divergence]
     server: Mapping[str, Any] | None = None
     """What is known of who served it; None for this engine, here."""
+
+
+def judged(ruler: Ruler, outputs: Outputs) -> Run:
+    """Outputs of another server as a run; their rows are numbers of the ruler's texts."""
+    parted = divergences(ruler, sorted(zip(outputs.rows, outputs.tokens, strict=True)))
+    about = outputs.policy, outputs.concurrency, len(outputs.rows), outputs.seconds, sum(map(len, outputs.tokens))
+    return Run(*about, 0, parted, outputs.about)
+
+
+def told_of(ruler: Ruler, runs: Sequence[Run]) -> dict[str, Any]:
+    """What files say of runs: noise, what texts were read in, a row a run, and where outputs part."""
+    noise, exact_noise = noise_of(ruler, {(each.request, each.position) for run in runs for each in run.parted})
+    return {
+        "noise": noise,
+        "noise_against_fp32": exact_noise,
+        "read_in": [{**reading.shape._asdict(), "texts": len(reading)} for reading in ruler.readings],
+        "runs": [row_of(run, noise, exact_noise) for run in runs],
+        "divergences": {f"{run.policy}@{run.concurrency}": [_line(each) for each in run.parted] for run in runs},
+    }
+
+
+def _line(parted: Divergence) -> str:
+    """Request, position and gaps in one line of a file that people look at."""
+    return " ".join("-" if value is None else f"{value:.6g}" for value in astuple(parted))
 
 
 def row_of(run: Run, noise: Mapping[str, float], exact_noise: Mapping[str, float]) -> dict[str, Any]:

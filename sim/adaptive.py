@@ -13,7 +13,7 @@ from recguide.sim.history import Floats, Signal
 from recguide.sim.policies import Outcomes
 from recguide.sim.policyfiles import FORMAT, read_document
 from recguide.sim.rounds import Ints
-from recguide.traces.checks import require
+from recguide.traces.checks import is_number, require
 from recguide.traces.documents import write_json
 from recguide.traces.errors import InputError
 
@@ -213,7 +213,7 @@ def _checked(fitted: Adaptive) -> Adaptive:
             raise InputError(f"{what}: found {list(table)}, allowed: {list(sizes)}")
     for name, values in fitted.values.items():
         for size, row in values.items():
-            if len(row) != bins or not all(_is_number(value) and 1 <= value <= size for value in row):
+            if len(row) != bins or not all(is_number(value) and 1 <= value <= size for value in row):
                 raise InputError(f"values: {name}, {size}: allowed: {bins} numbers from 1 to {size}")
     for load in fitted.loads:
         _check_load(load, sizes)
@@ -222,12 +222,8 @@ def _checked(fitted: Adaptive) -> Adaptive:
     return fitted
 
 
-def _is_number(value: object) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool)
-
-
 def _check_low_load(found: LowLoad) -> None:
-    size, steps = found.block_size, found.delta * 256 if _is_number(found.delta) else math.nan
+    size, steps = found.block_size, found.delta * 256 if is_number(found.delta) else math.nan
     if not (isinstance(size, int) and 2 <= size <= 32):
         raise InputError(f"low_load: block_size: found {size!r}, allowed: a whole number from 2 to 32")
     if not (0 < steps < 256 and steps == int(steps)):
@@ -239,7 +235,7 @@ def _check_low_load(found: LowLoad) -> None:
 def _check_load(load: Load, sizes: Sequence[int]) -> None:
     figures = {"concurrency": load.concurrency, "rho": load.rho, **{f"cost_s {b}": t for b, t in load.cost_s.items()}}
     for field, value in figures.items():
-        if not (_is_number(value) and 0 <= value < math.inf):
+        if not (is_number(value) and 0 <= value < math.inf):
             raise InputError(f"loads: {field}: found {value!r}, allowed: a number of at least 0")
     if load.concurrency < 1 or load.cold_start not in sizes:
         raise InputError(f"loads: found concurrency {load.concurrency} with cold_start {load.cold_start}")

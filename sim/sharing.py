@@ -34,9 +34,9 @@ class Allocation:
         # by stratum and bin: where the steps of a request that stands there lead, steepest first
         self.to, self.more = np.zeros(shape, np.int64), np.zeros(shape, np.int64)
         self.gain, self.slope = np.zeros(shape), np.full(shape, -np.inf)
-        steps, flat = concave_steps(values.reshape(-1, len(sizes)), sizes), values.reshape(-1, len(sizes))
+        flat = values.reshape(-1, len(sizes))
         taken = np.zeros(len(flat), np.int64)
-        for row, start, to, slope in zip(*(part.tolist() for part in steps), strict=True):
+        for row, start, to, slope in zip(*(part.tolist() for part in concave_steps(flat, sizes)), strict=True):
             place = *divmod(row, shape[1]), int(taken[row])
             self.to[place], self.more[place], self.slope[place] = to, sizes[to] - sizes[start], slope
             self.gain[place] = flat[row, to] - flat[row, start]

@@ -73,11 +73,20 @@ def choose_blocks(
 
 def count_rounds(tallies: dict[int, Tally], sizes: int | Ints, tokens: list[int], share_s: float) -> None:
     """Book rounds with these block sizes that emitted these tokens, ``share_s`` seconds each."""
-    parts = [(sizes, tokens)] if isinstance(sizes, int) else zip(sizes.tolist(), ([n] for n in tokens), strict=True)
-    for size, emitted in parts:
+    for size, emitted in _by_size(sizes, tokens).items():
         tally = tallies.setdefault(size, Tally())
         tally.rounds, tally.tokens = tally.rounds + len(emitted), tally.tokens + sum(emitted)
         tally.seconds += len(emitted) * share_s
+
+
+def _by_size(sizes: int | Ints, tokens: list[int]) -> dict[int, list[int]]:
+    """What the requests of each block size emitted."""
+    if isinstance(sizes, int):
+        return {sizes: tokens}
+    own: dict[int, list[int]] = {}
+    for size, many in zip(sizes.tolist(), tokens, strict=True):
+        own.setdefault(size, []).append(many)
+    return own
 
 
 class Linear:

@@ -17,10 +17,10 @@ LEAST_WANTED = ("95%\ninterval", "headroom\n%", "extrap.\n%", "TPF", "TTFT\nms",
 """Columns in the order in which they go where the screen is too narrow."""
 
 
-def screen() -> Console:
-    """The terminal, or where files and pipes take the words, one that is wide enough for any table."""
+def screen(width: int = UNLIMITED) -> Console:
+    """The terminal, or where files and pipes take the words, one so wide: by default enough for any table."""
     console = Console()
-    return console if console.is_terminal else Console(width=UNLIMITED)
+    return console if console.is_terminal else Console(width=width)
 
 
 def table_of(points: Sequence[Point], title: str, width: int = UNLIMITED) -> tuple[Table, str]:

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from dataclasses import fields
 from datetime import datetime
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeGuard
 
 import numpy as np
 from numpy.typing import NDArray
@@ -73,6 +73,11 @@ def require(holds: bool, field: str, found: object, allowed: object) -> None:
     """Raise ValueError with the field, what was found there and what is allowed, unless it holds."""
     if not holds:
         raise InputError(f"{field}: found {found!r}, allowed: {allowed}")
+
+
+def is_number(value: object) -> TypeGuard[int | float]:
+    """Whether it is a number; true and false are none."""
+    return isinstance(value, int | float) and not isinstance(value, bool)
 
 
 def require_place(path: Path | None, field: str) -> None:

@@ -13,6 +13,7 @@ from recguide.sim.costs import Profile, read_profile, resolve_profile
 from recguide.sim.guards import check_sources, settle
 from recguide.sim.measurement import ALL, Measurement, served_path
 from recguide.sim.sweep_run import title_of
+from recguide.sim.tables import screen
 from recguide.traces.checks import require
 from recguide.traces.dense import DenseTrace, differ
 from recguide.traces.documents import as_json, write_text
@@ -236,9 +237,7 @@ def _document(
 
 
 def _show(title: str, shown: Sequence[Rows], warnings: Sequence[str], paths: Sequence[Path]) -> None:
-    screen, words = Console(), Console(stderr=True)
-    # what is no terminal gets whole lines
-    out = Console(width=screen.width if screen.is_terminal else 400)
+    out, words = screen(400), Console(stderr=True)
     for rows in reversed(shown[:4]):
         table = Table(
             *rows.heads, title=rows.title, box=None, pad_edge=False, header_style="bold", title_justify="left"

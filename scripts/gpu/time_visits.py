@@ -21,10 +21,11 @@ import torch
 from torch.profiler import ProfilerActivity, profile
 
 from recguide.engine.campaign import Server, Stop, closed_loop, engine_config
+from recguide.engine.loading import open_model
 from recguide.engine.model import Decoder, ModelConfig
 from recguide.engine.places import Grid, Place
 from recguide.engine.profiling import station_for
-from recguide.engine.shapes import SHAPES, add_random_draft_adapter, random_decoder
+from recguide.engine.shapes import add_random_draft_adapter, random_decoder
 from recguide.engine.sizes import profiled_sizes
 from recguide.engine.station import Station
 from recguide.engine.visits import visit
@@ -43,9 +44,10 @@ Found = tuple[str, str, int, int, int, float, float]
 
 def decoder_of(name: str) -> Decoder:
     """A shape with random weights and draft adapter, as `recguide profile` opens it."""
-    device, dtype = ("cpu", torch.float32) if TOY else ("cuda", torch.bfloat16)
-    decoder = random_decoder(TINY if TOY else SHAPES[name], device, dtype, 0)
-    add_random_draft_adapter(decoder, 8 if TOY else 128)
+    if not TOY:
+        return open_model(name, None, "cuda", "bf16").decoder
+    decoder = random_decoder(TINY, "cpu", torch.float32, 0)
+    add_random_draft_adapter(decoder, 8)
     return decoder
 
 

@@ -1,5 +1,7 @@
 """What the engine does for many requests at once, against the same done one by one."""
 
+from itertools import groupby
+
 import numpy as np
 import pytest
 import torch
@@ -7,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tiny import TINY
 
-from recguide.engine.batches import batch_of, draft_batch, fill_of, runs_of, verify_batch
+from recguide.engine.batches import Runs, batch_of, draft_batch, fill_of, verify_batch
 from recguide.engine.linear_rounds import Blocks, changes_of, parts_of, rounds_of
 from recguide.engine.outcomes import Change, accepted, apply, tell_roster
 from recguide.engine.pages import HeldPages, PagedCache, PagePool
@@ -19,6 +21,10 @@ from recguide.kernels.layouts import packed, rows
 from recguide.sim.history import PAPER
 
 PAGES = 60
+
+
+def runs_of(sizes, filled) -> Runs:
+    return tuple((*pair, len(list(run))) for pair, run in groupby(zip(sizes, filled, strict=True)))
 
 
 def live_of(number=0, prompt=3, tokens=(5,), left=9, eos=()):
