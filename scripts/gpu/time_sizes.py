@@ -9,8 +9,9 @@ import torch
 
 from recguide.engine.model import Decoder
 from recguide.engine.places import Grid, Place
+from recguide.engine.product_times import beyond_cache, product_seconds
 from recguide.engine.profiling import station_for
-from recguide.engine.sizes import MANY, PLAIN, FillSizes, beyond_cache, fill_sizes, layer_weights, product_seconds
+from recguide.engine.sizes import MANY, PLAIN, FillSizes, fill_sizes, layer_weights
 from recguide.engine.station import Station
 from recguide.engine.visits import visit
 from recguide.sim.sizes import Moved, moved_sizes, sizes_up_to

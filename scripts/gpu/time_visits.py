@@ -1,11 +1,12 @@
 """Whether a profile's visits and a campaign's runs time the same steps alike, in one process on one GPU.
 
-usage: time_visits.py MODEL OUT_FOLDER SECONDS [given]     TOY=1: a tiny model on a CPU
+usage: time_visits.py MODEL OUT_FOLDER SECONDS [given|here]     TOY=1: a tiny model on a CPU
 Three engines share the weights: one as small as the places, one with a whole profile's room, one as a campaign has it.
 Each is visited as a profile visits, and the campaign's also serves closed loops: visits.csv has the medians. `recguide
-profile` times products at all sizes at its start, `recguide measure` takes what its profile says: with `given` nobody
-times them here, and there are campaigns' engines alone, one of them with room for branches. kernels.csv has the kernels
-of one visit to each place.
+profile` times products at all sizes at its start, in another process, and `recguide measure` takes what its profile
+says: with `given` nobody times them, and there are campaigns' engines alone, one of them with room for branches. With
+`here` it is the same, but behind products that this process has timed, which makes all its forwards slower. kernels.csv
+has the kernels of one visit to each place.
 """
 
 import csv
@@ -24,14 +25,16 @@ from recguide.engine.campaign import Server, Stop, closed_loop, engine_config
 from recguide.engine.loading import open_model
 from recguide.engine.model import Decoder, ModelConfig
 from recguide.engine.places import Grid, Place
+from recguide.engine.product_times import beyond_cache, product_seconds
 from recguide.engine.profiling import station_for
 from recguide.engine.shapes import add_random_draft_adapter, random_decoder
-from recguide.engine.sizes import profiled_sizes
+from recguide.engine.sizes import LARGEST, layer_weights, profiled_sizes
 from recguide.engine.station import Station
 from recguide.engine.visits import visit
 from recguide.sim.overlap import Overlap
 from recguide.sim.paper.acceptance import paper_trace
 from recguide.sim.policies import Fixed
+from recguide.sim.sizes import sizes_up_to
 
 TOY = bool(os.environ.get("TOY"))
 TINY = ModelConfig("toy", 24, 2, 6, 2, 8, 40, 128, 1e4, 1e-5, False, 8192, 3, (2, 7))
@@ -78,15 +81,17 @@ def served(name: str, server: Server, size: int, count: int) -> Iterator[Found]:
             yield (name, kind if size > 1 else "decode", count, size * count, tokens, told * 1e6, host * 1e6)
 
 
-def passes(model: str, folder: Path, seconds: float, given: bool) -> Iterator[Found]:
+def passes(model: str, folder: Path, seconds: float, sizes_are: str) -> Iterator[Found]:
     """Pass after pass over all engines, as long as there is time."""
     until, decoder = time.monotonic() + seconds, decoder_of(model)
+    if sizes_are == "here":
+        product_seconds(beyond_cache(layer_weights(decoder)), sizes_up_to(64 if TOY else LARGEST))
     trace = paper_trace("8b")
     sizes = None if TOY else profiled_sizes(f"{model}-h200", model, "bf16", decoder.device)
     config = replace(engine_config(trace.provenance, 128, "bucket", 2048, KEPT), sizes=sizes)
     campaign_policy = Fixed(SMALL.block_sizes[0])
     campaign = Station(decoder, [Fixed(1), campaign_policy], config, time.perf_counter)
-    timed = {} if given else {"small": station_for(decoder, SMALL), "whole": station_for(decoder, WHOLE)}
+    timed = {} if sizes_are else {"small": station_for(decoder, SMALL), "whole": station_for(decoder, WHOLE)}
     # as wide as a campaign's widest policy makes it
     wide = Station(decoder, [campaign_policy, Overlap(SMALL.block_sizes[0], corrections=3)], config, time.perf_counter)
     stations = {**timed, "campaign": campaign, "wide": wide}
@@ -119,13 +124,13 @@ def kernels_at(name: str, station: Station, place: Place) -> Iterator[tuple[str,
         yield name, place.requests, place.size, each.key[:90], each.count, round(spent, 2)
 
 
-def main(model: str, folder: Path, seconds: float, given: bool) -> None:
+def main(model: str, folder: Path, seconds: float, sizes_are: str) -> None:
     """Print the medians over passes, and write every one."""
     with (folder / "visits.csv").open("w") as file:
         writer = csv.writer(file)
         writer.writerow(("engine", "kind", "requests", "query_tokens", "context_tokens", "us", "host_us"))
         medians: dict[tuple[str, str, int, int], list[float]] = {}
-        for row in passes(model, folder, seconds, given):
+        for row in passes(model, folder, seconds, sizes_are):
             writer.writerow(row)
             medians.setdefault((row[1], row[0], row[2], row[3]), []).append(row[5])
     for key, found in sorted(medians.items(), key=lambda pair: (pair[0][0], pair[0][2:], pair[0][1])):
@@ -133,4 +138,4 @@ def main(model: str, folder: Path, seconds: float, given: bool) -> None:
 
 
 if __name__ == "__main__":
-    main(sys.argv[1], Path(sys.argv[2]), float(sys.argv[3]), sys.argv[4:] == ["given"])
+    main(sys.argv[1], Path(sys.argv[2]), float(sys.argv[3]), "".join(sys.argv[4:]))

@@ -12,9 +12,10 @@ from tiny import tiny_model
 
 from recguide.engine.decode import autoregressive
 from recguide.engine.places import Grid, Place
+from recguide.engine.product_times import beyond_cache, product_seconds, seconds_aside
 from recguide.engine.profiling import station_for
 from recguide.engine.serving import Engine, EngineConfig
-from recguide.engine.sizes import PLAIN, FillSizes, beyond_cache, layer_weights, product_seconds, profiled_sizes
+from recguide.engine.sizes import PLAIN, FillSizes, fill_sizes, layer_weights, profiled_sizes
 from recguide.engine.visits import visit
 from recguide.sim.sizes import filled_up, moved_sizes, sizes_up_to
 
@@ -120,3 +121,26 @@ def test_every_size_is_timed_with_all_weights() -> None:
     seconds = product_seconds(beyond_cache(layers), SIZES, passes=2)
     assert len(seconds) == len(SIZES)
     assert all(0 < each < 10 for each in seconds)
+
+
+def test_products_are_timed_in_another_process(capfd) -> None:
+    decoder = tiny_model(2, 0).decoder
+    work = [beyond_cache(layer_weights(decoder)), [decoder.head]]
+    found = seconds_aside(work, [1, 4])
+    assert [len(seconds) for seconds in found] == [2, 2]
+    assert all(0 < each < 10 for seconds in found for each in seconds)
+    assert capfd.readouterr() == ("", "")
+    moved = fill_sizes(layer_weights(decoder), decoder.head)
+    assert moved.of_tokens(2048) == 2048
+
+
+@pytest.mark.parametrize(
+    ("child", "why"),
+    [("raise MemoryError('too little')", "MemoryError: too little"), ("import os; os._exit(3)", "status 3")],
+)
+def test_without_another_process_products_are_timed_here(monkeypatch, capsys, child, why) -> None:
+    monkeypatch.setattr("recguide.engine.product_times.CHILD", child)
+    found = seconds_aside([[tiny_model(2, 0).decoder.head]], [1, 4])
+    assert len(found[0]) == 2
+    told = f"warning: products are timed in this process, whose forwards are slower by it: {why}\n"
+    assert capsys.readouterr().err == told

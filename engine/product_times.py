@@ -1,0 +1,135 @@
+"""How long a model's products take at every size, timed in a process of its own.
+
+In the process that serves, this would make serving slower: behind the thousands of kernels that are recorded here, each
+kernel of a forward's CUDA graph begins 0.3 to 0.6 us later on an H200, which was 3% of a forward of NLD-8B and 11% of
+SmolLM2's (docs/measured.md).
+"""
+
+import json
+import subprocess
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from itertools import accumulate, pairwise
+from typing import Any
+
+import numpy as np
+import torch
+import typer
+from torch import Tensor
+from torch.nn import functional as F  # noqa: N812
+
+from recguide.engine.clocks import wall_seconds
+from recguide.engine.graphs import recorded, run_aside
+
+PASSES = 7
+"""Over all sizes, behind one that counts for nothing."""
+BEYOND_CACHE = 256 * 2**20
+"""Bytes of weights that no GPU keeps in its cache from one run to the next, as it does not in a forward."""
+CHILD = "from recguide.engine.product_times import answer; answer()"
+LONGEST_S = 300
+"""Seconds that the other process may take."""
+Seconds = list[float]
+
+
+def seconds_aside(work: Sequence[Sequence[Tensor]], sizes: Sequence[int]) -> list[Seconds]:
+    """:func:`product_seconds` of weights like each of these, from another process.
+
+    Where that fails, for lack of memory or as the GPU takes one process alone, it is done here, and stderr says so.
+    """
+    device, dtype = work[0][0].device, str(work[0][0].dtype).removeprefix("torch.")
+    shapes = [[list(weight.shape) for weight in weights] for weights in work]
+    asked = json.dumps({"device": str(device), "dtype": dtype, "shapes": shapes, "sizes": list(sizes)})
+    try:
+        done = subprocess.run([sys.executable, "-c", CHILD], input=asked, capture_output=True, text=True,
+                              timeout=LONGEST_S, check=False)  # fmt: skip
+        if done.returncode == 0:
+            return _answered(done.stdout)
+        why = (done.stderr.strip().splitlines() or [f"status {done.returncode}"])[-1]
+    except (OSError, subprocess.TimeoutExpired) as error:
+        why = str(error)
+    typer.echo(f"warning: products are timed in this process, whose forwards are slower by it: {why}", err=True)
+    return [product_seconds(weights, sizes) for weights in work]
+
+
+def _answered(text: str) -> list[Seconds]:
+    found: list[Seconds] = json.loads(text.splitlines()[-1])
+    return found
+
+
+def answer() -> None:
+    """The other process: reads what is asked from stdin, and prints seconds as the last line."""
+    asked: dict[str, Any] = json.load(sys.stdin)
+    device, dtype = torch.device(asked["device"]), getattr(torch, asked["dtype"])
+    if device.type == "cuda":
+        torch.cuda.set_device(device)
+    print(json.dumps([product_seconds(_drawn(shapes, device, dtype), asked["sizes"]) for shapes in asked["shapes"]]))
+
+
+def _drawn(shapes: Sequence[Sequence[int]], device: torch.device, dtype: torch.dtype) -> list[Tensor]:
+    """Weights, not of zeros: products run faster on those."""
+    return [torch.randn(*shape, device=device, dtype=dtype) * shape[1] ** -0.5 for shape in shapes]
+
+
+def beyond_cache(layers: Sequence[Sequence[Tensor]]) -> list[Tensor]:
+    """The weights of the first layers: of one, where it is too large to stay in a cache, else of more."""
+    bytes_of = [sum(weight.nbytes for weight in layer) for layer in layers]
+    many = 1 + sum(total < BEYOND_CACHE for total in accumulate(bytes_of))
+    return [weight for layer in layers[:many] for weight in layer]
+
+
+@torch.no_grad()
+def product_seconds(weights: Sequence[Tensor], sizes: Sequence[int], passes: int = PASSES) -> list[float]:
+    """Median seconds, over some passes, of a product of so many rows with each of the weights, for every size.
+
+    A pass has every size once, so a drift of the clock meets all alike. On a GPU products are CUDA graphs.
+    """
+    device, dtype = weights[0].device, weights[0].dtype
+    generator = torch.Generator(device).manual_seed(0)
+    widths = {weight.shape[1] for weight in weights}
+    # drawn, not zero: products run faster on zeros
+    inputs = {
+        width: torch.randn(max(sizes), width, generator=generator, device=device).to(dtype) for width in sorted(widths)
+    }
+    work = [_products(weights, inputs, size) for size in sizes]
+    timed = partial(_device_pass, _replays(work)) if device.type == "cuda" else partial(_wall_pass, work)
+    samples = [timed() for _ in range(1 + passes)]
+    return [float(seconds) for seconds in np.median(samples[1:], 0)]
+
+
+def _products(weights: Sequence[Tensor], inputs: Mapping[int, Tensor], size: int) -> Callable[[], None]:
+    def run() -> None:
+        for weight in weights:
+            F.linear(inputs[weight.shape[1]][:size], weight)
+
+    return run
+
+
+def _replays(work: Sequence[Callable[[], None]]) -> list[Callable[[], None]]:
+    """The same as CUDA graphs. The largest comes first, for all others fit into its memory."""
+    memory, largest_first = torch.cuda.graph_pool_handle(), work[::-1]
+
+    def all_of_it() -> None:
+        for run in largest_first:
+            run()
+
+    run_aside(all_of_it)
+    return [recorded(run, memory).replay for run in largest_first][::-1]
+
+
+def _device_pass(replays: Sequence[Callable[[], None]]) -> list[float]:
+    """Seconds of each by the device's clock, one right behind the other.
+
+    The largest comes first: while it runs, the host gets ahead of the device, and stays there.
+    """
+    events = [torch.cuda.Event(enable_timing=True) for _ in range(len(replays) + 1)]
+    events[0].record()
+    for replay, event in zip(replays[::-1], events[1:], strict=True):
+        replay()
+        event.record()
+    events[-1].synchronize()
+    return [before.elapsed_time(after) * 1e-3 for before, after in pairwise(events)][::-1]
+
+
+def _wall_pass(work: Sequence[Callable[[], None]]) -> list[float]:
+    return [wall_seconds(run) for run in work]
