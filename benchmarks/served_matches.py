@@ -22,12 +22,12 @@ from pathlib import Path
 
 import torch
 
+from recguide.engine.bench_load import prompts_of
 from recguide.engine.bench_outputs import read_outputs
 from recguide.engine.environment import command_line, machine_of
 from recguide.engine.loading import LoadedModel, open_model
 from recguide.engine.matching import judged, told_of
 from recguide.engine.rereading import Reading, Ruler, Shape, Text, reread
-from recguide.traces.datasets import read_prompts
 from recguide.traces.documents import write_json
 
 SHAPES = Shape(8, 16), Shape(8, 1), Shape(1, 16), Shape(1, 1)
@@ -48,14 +48,15 @@ def main() -> None:
     parser.add_argument("reference", type=Path)
     parser.add_argument("figures", nargs="+", type=Path)
     parser.add_argument("--adapter")
-    parser.add_argument("--dataset-path", action="append", type=Path, required=True)
+    load = parser.add_mutually_exclusive_group(required=True)
+    load.add_argument("--dataset-path", action="append", type=Path)
+    load.add_argument("--random-input-len", type=int, help="of the random prompts of seed 0")
     parser.add_argument("--dtype", choices=("bf16", "fp32"), default="bf16")
     parser.add_argument("--device", default="cpu")
     parser.add_argument("--output", type=Path)
     given = parser.parse_args()
     model = open_model(given.model, given.adapter, given.device, given.dtype)
-    assert model.tokenizer is not None
-    prompts = [model.tokenizer.encode_chat(prompt.text) for prompt in read_prompts(given.dataset_path)]
+    prompts = prompts_of(model, given.dataset_path, given.random_input_len)
     reference, runs = read_outputs(given.reference), [read_outputs(path) for path in given.figures]
     for outputs in (reference, *runs):
         outputs.check(prompts, max(map(len, outputs.tokens)))

@@ -25,6 +25,7 @@ from typing import Any
 import numpy as np
 import torch
 
+from recguide.engine.bench_load import prompts_of
 from recguide.engine.bench_outputs import Outputs, read_outputs
 from recguide.engine.environment import command_line, machine_of
 from recguide.engine.forwards import Forwards
@@ -43,7 +44,6 @@ from recguide.sim.measurement import read_measurement
 from recguide.sim.overlap import Outcome
 from recguide.sim.policies import Fixed
 from recguide.sim.rounds import AR
-from recguide.traces.datasets import read_prompts
 from recguide.traces.documents import read_json, write_json
 
 TOGETHER, PAGE_SIZE = 8, 16
@@ -225,7 +225,9 @@ def main() -> None:
     parser.add_argument("model")
     parser.add_argument("figures", nargs="+", type=Path)
     parser.add_argument("--adapter")
-    parser.add_argument("--dataset-path", action="append", type=Path, required=True)
+    load = parser.add_mutually_exclusive_group(required=True)
+    load.add_argument("--dataset-path", action="append", type=Path)
+    load.add_argument("--random-input-len", type=int, help="of the random prompts of seed 0")
     parser.add_argument("--dtype", choices=("fp32", "bf16"), default="fp32")
     parser.add_argument("--device", default="cpu")
     parser.add_argument(
@@ -236,8 +238,7 @@ def main() -> None:
     parser.add_argument("--output", type=Path)
     given = parser.parse_args()
     model = open_model(given.model, given.adapter, given.device, given.dtype)
-    assert model.tokenizer is not None
-    prompts = [model.tokenizer.encode_chat(prompt.text) for prompt in read_prompts(given.dataset_path)]
+    prompts = prompts_of(model, given.dataset_path, given.random_input_len)
     created = datetime.now(UTC).isoformat(timespec="seconds")
     origin = {**model.named, "dtype": given.dtype, **machine_of(model.decoder.device)}
     origin |= {"command": command_line(), "created": created}

@@ -10,6 +10,7 @@ import numpy as np
 from recguide.engine.bench_serve_command import ServeOptions
 from recguide.engine.forced import Forced
 from recguide.engine.loading import LoadedModel
+from recguide.engine.model import ModelConfig
 from recguide.engine.requests import MAX_SEED, Live, Wish
 from recguide.engine.serving import Engine
 from recguide.sim.arrivals import Arrival, Clients, random_times
@@ -92,16 +93,27 @@ def load_of(options: LoadOptions, model: LoadedModel) -> BenchLoad:
 
 def _prompts(options: LoadOptions, model: LoadedModel) -> list[list[int]]:
     if not options.dataset_path:
-        rng = np.random.default_rng(options.seed)
-        shape = (options.num_prompts or RANDOM_PROMPTS, options.random_input_len)
-        drawn = rng.integers(0, model.config.vocab_size, shape)
-        drawn[drawn == model.config.mask_id] = (model.config.mask_id + 1) % model.config.vocab_size
-        return [[int(token) for token in row] for row in drawn]
+        count = options.num_prompts or RANDOM_PROMPTS
+        return random_prompts(model.config, options.random_input_len, count, options.seed)
+    prompts = prompts_of(model, options.dataset_path, options.random_input_len)
+    count = options.num_prompts or len(prompts)
+    return [prompts[i % len(prompts)] for i in range(count)]
+
+
+def random_prompts(config: ModelConfig, length: int, count: int = RANDOM_PROMPTS, seed: int = 0) -> list[list[int]]:
+    """Prompts of ``length`` random tokens of a model, none of them its mask."""
+    drawn = np.random.default_rng(seed).integers(0, config.vocab_size, (count, length))
+    drawn[drawn == config.mask_id] = (config.mask_id + 1) % config.vocab_size
+    return [[int(token) for token in row] for row in drawn]
+
+
+def prompts_of(model: LoadedModel, paths: Sequence[Path] | None, random_input_len: int) -> list[list[int]]:
+    """All prompts of datasets as tokens; without any, random ones of that length, which are those of seed 0."""
+    if not paths:
+        return random_prompts(model.config, random_input_len)
     if model.tokenizer is None:
-        raise InputError(f"model {options.model!r}: has no tokenizer, so it cannot read prompts")
-    texts = [prompt.text for prompt in read_prompts(options.dataset_path)]
-    count = options.num_prompts or len(texts)
-    return [model.tokenizer.encode_chat(texts[i % len(texts)]) for i in range(count)]
+        raise InputError(f"model {model.config.name!r}: has no tokenizer, so it cannot read prompts")
+    return [model.tokenizer.encode_chat(prompt.text) for prompt in read_prompts(paths)]
 
 
 def _recorded(options: LoadOptions, name: str, model: LoadedModel) -> BenchLoad:

@@ -10,6 +10,7 @@ from running import Recguide
 from sglang_env import PRESENT, TOY
 from toy_adapter import write_adapter
 
+from recguide.engine.bench_load import random_prompts
 from recguide.engine.bench_outputs import read_outputs
 from recguide.engine.loading import open_model
 from recguide.sim.campaigns import read_campaign
@@ -65,10 +66,9 @@ def _check_rounds(folder: Path) -> None:
     import served_rounds
 
     model = open_model(str(TOY), None, "cpu", "fp32")
-    drawn = np.random.default_rng(0).integers(0, model.config.vocab_size, (100, 20))
-    drawn[drawn == model.config.mask_id] += 1
+    prompts = random_prompts(model.config, 20)
     for path in folder.glob("overlap*.figures.json"):
-        found = served_rounds.figures_of(model, served_rounds.requests_of(read_outputs(path), drawn.tolist()), None)
+        found = served_rounds.figures_of(model, served_rounds.requests_of(read_outputs(path), prompts), None)
         assert found["rounds"] > found["left_out"] >= 0
         assert found["equal"] == found["equal_drafts"] == found["same_tokens"] == found["ratio"] == 1
         assert found["accept_length_served"] > 1
