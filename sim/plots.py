@@ -25,7 +25,7 @@ def plot_frontier(points: Sequence[Point], title: str, path: Path) -> None:
         axis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:,.0f}"))
         axis.set_minor_formatter(NullFormatter())
     axes.grid(which="both", alpha=0.2)
-    axes.legend(title="policy (at the points: concurrency, or load)")
+    axes.legend(title="policy (at the points: concurrency, or load)", fontsize="small", title_fontsize="small")
     figure.savefig(path, format="png", dpi=120)
 
 
