@@ -8,7 +8,7 @@ branch had drafted it, with what verifies and what drafts ahead in the second on
 What is asked is what those rounds cost that had to draft and for which no branch was prepared: they can gain nothing.
 ``forward`` is by the device's clock, ``host`` the rest of the steps. ``composed`` is what such a round takes by the
 parts that are known of it, however few there were: the steps that drafted alone, LinearSS's verify, and the host of
-other rounds.
+other rounds. Under `overlap:B=B,corrections=0,continuation=never` every round is of that kind, and nothing is composed.
 """
 
 import argparse
@@ -75,8 +75,6 @@ def compared(linear: Steps, overlap: Steps) -> dict[str, Any]:
     alone = overlap.told(overlap.drafts_alone)
     draft = float(linear.draft[linear.verifies].mean())
     verify = plain["forward_ms"] - draft
-    host = alone["host_ms"] + overlap.told(overlap.verifies & overlap.prepared)["host_ms"]
-    composed = alone["forward_ms"] + verify
     return {
         "linear": plain,
         "linear_draft_forward_ms": round(draft, 4),
@@ -87,12 +85,24 @@ def compared(linear: Steps, overlap: Steps) -> dict[str, Any]:
         "drafted_with_branches": overlap.told(own & overlap.prepared, before=True),
         "reused": overlap.told(overlap.verifies & ~overlap.drafted_before),
         "ratio": _ratios(plain, bare),
-        "composed": {"forward_ms": round(composed, 4), "host_ms": round(host, 4), "step_ms": round(composed + host, 4)},
-        "ratio_composed": {
-            "forward": round(composed / plain["forward_ms"], 4),
-            "step": round((composed + host) / plain["step_ms"], 4),
-        },
+        **_composed(plain, alone, overlap.told(overlap.verifies & overlap.prepared), verify),
     }
+
+
+def _composed(
+    plain: Mapping[str, float], alone: Mapping[str, float], prepared: Mapping[str, float], verify: float
+) -> dict[str, dict[str, float]]:
+    """By the parts that are known; nothing of runs that prepared no branch, whose own rounds tell."""
+    if not prepared["rounds"]:
+        return {}
+    forward, host = alone["forward_ms"] + verify, alone["host_ms"] + prepared["host_ms"]
+    ratio = {"forward": forward / plain["forward_ms"], "step": (forward + host) / plain["step_ms"]}
+    return {
+        "composed": {
+            "forward_ms": round(forward, 4), "host_ms": round(host, 4), "step_ms": round(forward + host, 4)
+        },
+        "ratio_composed": {name: round(value, 4) for name, value in ratio.items()},
+    }  # fmt: skip
 
 
 def _ratios(plain: Mapping[str, float], found: Mapping[str, float]) -> dict[str, float]:

@@ -14,6 +14,8 @@ with a reference that our engine decodes.
 import argparse
 import copy
 import json
+import shlex
+import sys
 from collections.abc import Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
@@ -24,7 +26,7 @@ import torch
 
 from recguide.engine.bench_load import prompts_of
 from recguide.engine.bench_outputs import read_outputs
-from recguide.engine.environment import command_line, machine_of
+from recguide.engine.environment import machine_of
 from recguide.engine.loading import LoadedModel, open_model
 from recguide.engine.matching import judged, told_of
 from recguide.engine.rereading import Reading, Ruler, Shape, Text, reread
@@ -62,7 +64,7 @@ def main() -> None:
         outputs.check(prompts, max(map(len, outputs.tokens)))
     created = datetime.now(UTC).isoformat(timespec="seconds")
     origin = {**model.named, "dtype": given.dtype, **machine_of(model.decoder.device)}
-    origin |= {"command": command_line(), "created": created, "reference": dict(reference.about)}
+    origin |= {"command": shlex.join(["python", *sys.argv]), "created": created, "reference": dict(reference.about)}
     told = list(zip(reference.rows, reference.tokens, strict=True))
     with torch.no_grad():
         ruler = ruler_of(model, [Text(prompts[row], tokens) for row, tokens in told])

@@ -14,6 +14,8 @@ continuation branch, whose draft was made without the seed, and AR steps are lef
 
 import argparse
 import json
+import shlex
+import sys
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
@@ -27,7 +29,7 @@ import torch
 
 from recguide.engine.bench_load import prompts_of
 from recguide.engine.bench_outputs import Outputs, read_outputs
-from recguide.engine.environment import command_line, machine_of
+from recguide.engine.environment import machine_of
 from recguide.engine.forwards import Forwards
 from recguide.engine.linear import LinearWay
 from recguide.engine.loading import LoadedModel, open_model
@@ -241,7 +243,7 @@ def main() -> None:
     prompts = prompts_of(model, given.dataset_path, given.random_input_len)
     created = datetime.now(UTC).isoformat(timespec="seconds")
     origin = {**model.named, "dtype": given.dtype, **machine_of(model.decoder.device)}
-    origin |= {"command": command_line(), "created": created}
+    origin |= {"command": shlex.join(["python", *sys.argv]), "created": created}
     runs = []
     for path in given.figures:
         started, outputs = time.process_time(), read_outputs(path)

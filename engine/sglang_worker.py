@@ -194,9 +194,10 @@ def nobody() -> SglangLive:
 def shape_of(runner: "ModelRunner", arguments: "ServerArgs") -> ModelConfig:
     """What we have to know of a model of SGLang's."""
     model, known = runner.model, runner.model_config
-    eos = known.hf_eos_token_id
+    eos, given = known.hf_eos_token_id, arguments.served_model_name
     return ModelConfig(
-        name=arguments.served_model_name or Path(arguments.model_path).name,
+        # where none is given, SGLang takes the path for it
+        name=given if given and given != arguments.model_path else Path(arguments.model_path).name,
         hidden_size=known.hidden_size,
         num_layers=known.num_hidden_layers,
         num_heads=known.num_attention_heads,

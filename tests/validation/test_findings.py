@@ -55,21 +55,43 @@ def test_so_are_areas_rankings_and_spreads(found) -> None:
         together = [abs(each["error"]) for each in frontiers if each["policy"] == "all policies"]
         alone = [abs(each["error"]) for each in frontiers if each["policy"] != "all policies"]
         assert cells[cell] == f"{percent(max(together))}, {percent(max(alone))}"
-    assert checked(one, "policy ranking") == 1
+    assert f"| tau of the ranking, the lowest | 1 | **{checked(one, 'policy ranking'):.2f}** |" in PAGE
+    right = [each["tau"] == 1 for each in one["rankings"]]
+    assert f"{sum(right)} of {len(right)} rankings right" in README
+    assert checked(found[1], "policy ranking") == 1
     spreads = [one["summary"][name]["spread"] for name in ("all points", "held out: concurrency", "held out: dataset")]
     assert row("spread of").removesuffix(" |").split(" | ")[2:] == [percent(each) for each in spreads]
 
 
+def test_so_are_errors_by_policy(found) -> None:
+    by: dict[str, list[float]] = {}
+    for point in found[0]["points"]:
+        by.setdefault(point["key"]["policy"].partition(":")[0], []).append(point["error"]["throughput"])
+    names = {"fixed blocks": "fixed"} | {name: name for name in ("ar", "recipe", "overlap", "adaptive", "regime")}
+    for told, name in (names | {"allocation": "allocation"}).items():
+        sizes = [abs(error) for error in by[name]]
+        assert f"{told} {percent(sum(sizes) / len(sizes))} ({percent(max(sizes))})" in " ".join(PAGE.split())
+
+
 def test_what_is_left_without_the_errors_of_steps_is_that_of_the_file(found) -> None:
     left = found[1]["summary"]["all points"]
-    assert f"leaves {percent(left['mean_error'])} and a bias of {percent(left['bias'])}" in PAGE
+    told = (
+        f"leaves {percent(left['mean_error'])} and a bias of {percent(left['bias'])}, {percent(left['worst_error'])} at"
+    )
+    assert told in " ".join(PAGE.split())
 
 
 def test_all_points_have_their_repeats_and_every_round_was_foretold(found) -> None:
     for one in found:
-        assert {point["repeats"] for point in one["points"]} == {3}
+        held_out = {"held out": [], "grid": []}
+        for point in one["points"]:
+            apart = {"concurrency", "dataset"} & set(point["held_out"])
+            held_out["held out" if apart else "grid"].append(point["repeats"])
+        assert set(held_out["grid"]) == {3}
+        assert f"all but the {len(held_out['held out'])} held-out ones" in " ".join(PAGE.split())
+        assert f"lack {sum(3 - each for each in held_out['held out'])} repeats" in PAGE
+        assert sum(each["repeats"] for each in one["missing"]) == sum(3 - each for each in held_out["held out"])
         assert all(point["agreement"]["same_steps"] for point in one["points"])
-        assert one["missing"] == []
     rounds = sum(point["agreement"]["rounds"] for point in found[0]["points"])
     assert f"{len(found[0]['points'])} points" in PAGE
     assert f"{rounds:,} rounds" in PAGE
@@ -88,6 +110,10 @@ def test_the_readme_says_how_far_off_it_was(found) -> None:
     mean, worst = (percent(checked(found[0], f"throughput, {name}")) for name in ("mean", "worst"))
     assert README.count(f"by {mean} in the") == 2
     assert f"{worst} at worst" in README
+    policies = ("ar", "fixed", "recipe", "overlap")
+    points = [each for each in found[0]["points"] if each["key"]["policy"].partition(":")[0] in policies]
+    largest = max(abs(each["error"]["throughput"]) for each in points)
+    assert f"Fixed blocks, the recipe and overlap are within\n  {percent(largest)}" in README
     shipped = (ROOT / "sim" / "profiles" / "nld-8b-h200.csv").read_text(encoding="utf-8")
     assert f"# created: {found[0]['profile']['created']}\n" in shipped
 
