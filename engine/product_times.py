@@ -29,11 +29,12 @@ BEYOND_CACHE = 256 * 2**20
 CHILD = "from recguide.engine.product_times import answer; answer()"
 LONGEST_S = 300
 """Seconds that the other process may take."""
-Seconds = list[float]
+Samples = list[list[float]]
+"""Seconds of every size, in every pass."""
 
 
-def seconds_aside(work: Sequence[Sequence[Tensor]], sizes: Sequence[int]) -> list[Seconds]:
-    """:func:`product_seconds` of weights like each of these, from another process.
+def passes_aside(work: Sequence[Sequence[Tensor]], sizes: Sequence[int]) -> list[Samples]:
+    """:func:`product_passes` of weights like each of these, from another process.
 
     Where that fails, for lack of memory or as the GPU takes one process alone, it is done here, and stderr says so.
     """
@@ -49,11 +50,11 @@ def seconds_aside(work: Sequence[Sequence[Tensor]], sizes: Sequence[int]) -> lis
     except (OSError, subprocess.TimeoutExpired) as error:
         why = str(error)
     typer.echo(f"warning: products are timed in this process, whose forwards are slower by it: {why}", err=True)
-    return [product_seconds(weights, sizes) for weights in work]
+    return [product_passes(weights, sizes) for weights in work]
 
 
-def _answered(text: str) -> list[Seconds]:
-    found: list[Seconds] = json.loads(text.splitlines()[-1])
+def _answered(text: str) -> list[Samples]:
+    found: list[Samples] = json.loads(text.splitlines()[-1])
     return found
 
 
@@ -63,7 +64,7 @@ def answer() -> None:
     device, dtype = torch.device(asked["device"]), getattr(torch, asked["dtype"])
     if device.type == "cuda":
         torch.cuda.set_device(device)
-    print(json.dumps([product_seconds(_drawn(shapes, device, dtype), asked["sizes"]) for shapes in asked["shapes"]]))
+    print(json.dumps([product_passes(_drawn(shapes, device, dtype), asked["sizes"]) for shapes in asked["shapes"]]))
 
 
 def _drawn(shapes: Sequence[Sequence[int]], device: torch.device, dtype: torch.dtype) -> list[Tensor]:
@@ -78,9 +79,19 @@ def beyond_cache(layers: Sequence[Sequence[Tensor]]) -> list[Tensor]:
     return [weight for layer in layers[:many] for weight in layer]
 
 
-@torch.no_grad()
 def product_seconds(weights: Sequence[Tensor], sizes: Sequence[int], passes: int = PASSES) -> list[float]:
-    """Median seconds, over some passes, of a product of so many rows with each of the weights, for every size.
+    """Median seconds of :func:`product_passes`, for every size."""
+    return medians(product_passes(weights, sizes, passes))
+
+
+def medians(samples: Samples) -> list[float]:
+    """Of every size, over the passes."""
+    return [float(seconds) for seconds in np.median(samples, 0)]
+
+
+@torch.no_grad()
+def product_passes(weights: Sequence[Tensor], sizes: Sequence[int], passes: int = PASSES) -> Samples:
+    """Seconds, in each of some passes, of a product of so many rows with each of the weights, for every size.
 
     A pass has every size once, so a drift of the clock meets all alike. On a GPU products are CUDA graphs.
     """
@@ -93,8 +104,7 @@ def product_seconds(weights: Sequence[Tensor], sizes: Sequence[int], passes: int
     }
     work = [_products(weights, inputs, size) for size in sizes]
     timed = partial(_device_pass, _replays(work)) if device.type == "cuda" else partial(_wall_pass, work)
-    samples = [timed() for _ in range(1 + passes)]
-    return [float(seconds) for seconds in np.median(samples[1:], 0)]
+    return [timed() for _ in range(1 + passes)][1:]
 
 
 def _products(weights: Sequence[Tensor], inputs: Mapping[int, Tensor], size: int) -> Callable[[], None]:

@@ -70,13 +70,14 @@ def profile(
 
 def _measure(loaded: "LoadedModel", grid: "Grid", effort: "Effort", output: Path, header: dict[str, str]) -> int:
     """Write the profile after every pass; gives its number of rows."""
-    from recguide.engine.profiling import measure, rows, speed, station_for
+    from recguide.engine.profiling import measure, product_rows, rows, speed, station_for
     from recguide.sim.costs import write_profile
 
     count, station = 0, station_for(loaded.decoder, grid)
     header |= station.forwards.told()
+    products = product_rows(station.forwards.sizes)
     for passed in measure(station, grid, effort, _say):
-        found = rows(passed.timings)
+        found = rows(passed.timings) + products
         write_profile(output, header | speed(passed.loop), found)
         count = len(found)
     return count

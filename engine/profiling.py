@@ -15,11 +15,12 @@ from recguide.engine.model import Decoder
 from recguide.engine.pinning import loop_s
 from recguide.engine.places import LAYOUT_BLOCK, QUADRATIC_TOKENS, ROW_TOKENS, Grid
 from recguide.engine.serving import EngineConfig
+from recguide.engine.sizes import FillSizes
 from recguide.engine.station import Station
 from recguide.engine.visits import SAMPLES, Key, visit
 from recguide.sim.batching import BUCKETED
-from recguide.sim.costs import Row
 from recguide.sim.memory import Limits
+from recguide.sim.profile_rows import PRODUCTS, Row
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,6 +114,11 @@ def rows(timings: Mapping[Key, Timing]) -> list[Row]:
         Row(*key, round(timing.median_s * 1e6, 3), round(timing.spread_s * 1e6, 3), timing.repeats)
         for key, timing in timings.items()
     ]
+
+
+def product_rows(sizes: FillSizes) -> list[Row]:
+    """Rows of what products take at every size that was timed."""
+    return rows({(PRODUCTS, 1, size, 0): summary(samples) for size, samples in sizes.products_s.items()})
 
 
 def speed(loop: Timing) -> dict[str, str]:

@@ -4,16 +4,17 @@ Timed at start-up, from products of the model's shapes; on a CPU nothing is time
 """
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
+import numpy as np
 import torch
 import typer
 from torch import Tensor
 
 from recguide.engine.environment import gpu_name
 from recguide.engine.model import Decoder, Layer
-from recguide.engine.product_times import beyond_cache, seconds_aside
+from recguide.engine.product_times import Samples, beyond_cache, medians, passes_aside
 from recguide.sim.costs import EIGHTHS, FILL, MOVED, read_profile, resolve_profile
 from recguide.sim.sizes import NOBODY, Moved, filled_up, moved_in, moved_sizes, moved_text, sizes_up_to
 
@@ -31,6 +32,8 @@ class FillSizes:
 
     moved_tokens: Moved = field(default_factory=dict)
     moved_scores: Moved = field(default_factory=dict)
+    products_s: Mapping[int, Sequence[float]] = field(default_factory=dict)
+    """By tokens of a forward that scores all of them, the seconds of its products, pass by pass; nothing untimed."""
 
     def of_tokens(self, count: int) -> int:
         """The size of a forward of so many tokens."""
@@ -51,9 +54,31 @@ PLAIN = FillSizes()
 
 def fill_sizes(layers: Sequence[Sequence[Tensor]], head: Tensor) -> FillSizes:
     """Those of a model with weights of these shapes on a GPU, timed in a process of its own, which takes seconds."""
-    sizes = sizes_up_to(LARGEST)
-    found = seconds_aside([beyond_cache(layers), beyond_cache([[head]] * MANY)], sizes)
-    return FillSizes(*(moved_sizes(sizes, seconds) for seconds in found))
+    sizes, work = sizes_up_to(LARGEST), [beyond_cache(layers), beyond_cache([[head]] * MANY)]
+    found = passes_aside(work, sizes)
+    tokens, scores = (moved_sizes(sizes, medians(samples)) for samples in found)
+    moved = FillSizes(tokens, scores)
+    shares = [portion([weight for layer in layers for weight in layer], work[0]), portion([head], work[1])]
+    return replace(moved, products_s=whole_products(moved, sizes, found, shares))
+
+
+def portion(whole: Sequence[Tensor], timed: Sequence[Tensor]) -> float:
+    """What all these weights are of those that were timed, which are of the same shapes."""
+    return sum(weight.numel() for weight in whole) / sum(weight.numel() for weight in timed)
+
+
+def whole_products(
+    moved: FillSizes, sizes: Sequence[int], found: Sequence[Samples], portions: Sequence[float]
+) -> dict[int, list[float]]:
+    """Seconds of all products of a forward by its size, which is filled up as ``moved`` says; in every pass.
+
+    ``found`` are of layers and of heads, with every one of the sizes, and the portions what is run of those.
+    """
+    layers, heads = (np.array(samples) * share for samples, share in zip(found, portions, strict=True))
+    at = {size: index for index, size in enumerate(sizes)}
+    return {
+        size: (layers[:, at[moved.of_tokens(size)]] + heads[:, at[moved.of_scores(size)]]).tolist() for size in sizes
+    }
 
 
 def profiled_sizes(profile: str | None, model: str, dtype: str, device: torch.device) -> FillSizes | None:

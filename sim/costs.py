@@ -1,15 +1,15 @@
 """What a forward costs: a profile of one GPU and model shape, or a closed form (paper, section 5.2: T_C(B))."""
 
-import csv
 import math
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from itertools import groupby
 from pathlib import Path
-from typing import NamedTuple
 
 from recguide.sim.curves import Curve, Surface, added, through
+from recguide.sim.products import Products, check_products
+from recguide.sim.profile_rows import PRODUCTS, Row, check_order, read_row
 from recguide.sim.sizes import NOBODY, Moved, filled_up, moved_in
 from recguide.traces.documents import write_text
 from recguide.traces.errors import InputError
@@ -18,7 +18,6 @@ LAYOUTS = {"rows", "quadratic"}
 """Forwards that verify a draft and make the next one."""
 HOST = {"rows": "host-rows", "quadratic": "host-quadratic"}
 """By layout: what the host adds to a step of one forward, where a profile knows it apart from that of a round."""
-KINDS = ("decode", "draft", "host", *HOST.values(), "prefill", "quadratic", "rows", "verify")
 HEADER = (
     "recguide-profile",
     "model",
@@ -37,8 +36,6 @@ FILL, EIGHTHS = "fill", "eighths of a power of 2"
 """A key of the header, how a forward's query tokens are filled up to a size that has a CUDA graph; and its value."""
 MOVED = "fill_moved"
 """Another: from which of these sizes forwards move on to a faster, larger one, as :func:`moved_text` says it."""
-MOST = 1e12
-"""Of any number in a profile: 1e12 us are eleven days."""
 PREFILL, DECODE, ROUND = ("prefill",), ("decode", "host"), ("draft", "verify", "host")
 SHIPPED = Path(__file__).with_name("profiles")
 
@@ -97,18 +94,6 @@ class CostModel:
         return self.host_s(*rounds) if rounds[0] else 0.0
 
 
-class Row(NamedTuple):
-    """One profiled forward; query and context tokens are summed over its requests."""
-
-    kind: str
-    requests: int
-    query_tokens: int
-    context_tokens: int
-    median_us: float
-    spread_us: float
-    repeats: int
-
-
 @dataclass(frozen=True, slots=True)
 class Profile:
     """A profile file: its header, and its rows in order."""
@@ -121,18 +106,22 @@ class Profile:
         """The cost model that interpolates this profile."""
         grids: dict[str, Kind] = {}
         moved = _moved_of(self.path, self.header) if self.header.get(FILL) == EIGHTHS else None
-        for (kind, requests, tokens), rows in groupby(sorted(self.rows), lambda row: row[:3]):
+        products = Products({row.query_tokens: row.median_us * 1e-6 for row in self.rows if row.kind == PRODUCTS})
+        forwards = sorted(row for row in self.rows if row.kind != PRODUCTS)
+        for (kind, requests, tokens), rows in groupby(forwards, lambda row: row[:3]):
             count, size = _place(kind, requests, tokens, _size(kind, tokens, moved) if MOVED in self.header else tokens)
             # of those that are filled up to the same size, the largest stands for all: it comes last
             points = {row.context_tokens / count: row.median_us * 1e-6 for row in rows}
             grids.setdefault(kind, {}).setdefault(size, {})[count] = points
-        surfaces, most = {kind: Surface(grid) for kind, grid in grids.items()}, {row[0]: row[1] for row in self.rows}
+        beside = {kind: partial(products.at, kind) for kind in grids}
+        surfaces = {kind: Surface(grid, products=beside[kind]) for kind, grid in grids.items()}
+        most = {row.kind: row.requests for row in self.rows}
         for layout in LAYOUTS & grids.keys():
             # where steps have no host's time of their own, some of it is in the drafts' times
             plain = "draft" if HOST[layout] in grids else "verify"
             sizes = grids.get(plain, {})
             whole = _filled_in(grids[layout], sizes)
-            surfaces[layout] = Surface(whole, surfaces.get(plain), most[layout], max(sizes, default=0))
+            surfaces[layout] = Surface(whole, surfaces.get(plain), most[layout], max(sizes, default=0), beside[layout])
         for kind in set(HOST.values()) & grids.keys():
             surfaces[kind] = Surface(grids[kind], surfaces.get("host"), most[kind])
         name, model, gpu = Path(self.path).stem, self.header["model"], self.header["gpu"]
@@ -231,10 +220,11 @@ def read_profile(path: Path) -> Profile:
     if start == len(lines) or tuple(lines[start].split(",")) != Row._fields:
         found = lines[start] if start < len(lines) else "end of file"
         raise InputError(f"{path}:{start + 1}: columns: found {found!r}, allowed: {','.join(Row._fields)}")
-    rows = [_read_row(f"{path}:{start + 2 + i}", line) for i, line in enumerate(lines[start + 1 :])]
+    rows = [read_row(f"{path}:{start + 2 + i}", line) for i, line in enumerate(lines[start + 1 :])]
     if not rows:
         raise InputError(f"{path}:{start + 1}: no rows")
-    _check_order(path, start + 2, rows)
+    check_order(path, start + 2, rows)
+    check_products(path, start + 2, rows, filled=header.get(FILL) == EIGHTHS)
     return Profile(str(path), header, rows)
 
 
@@ -260,41 +250,3 @@ def _read_header(path: Path, lines: Sequence[str]) -> dict[str, str]:
         raise InputError(f"{path}: recguide-profile: found {header['recguide-profile']!r}, allowed: {VERSION}")
     _moved_of(path, header)
     return header
-
-
-def _read_row(where: str, line: str) -> Row:
-    cells = next(csv.reader([line]), [])
-    if len(cells) != len(Row._fields):
-        raise InputError(f"{where}: found {len(cells)} fields, allowed: {len(Row._fields)}")
-    if cells[0] not in KINDS:
-        raise InputError(f"{where}: kind: found {cells[0]!r}, allowed: {', '.join(KINDS)}")
-    named = dict(zip(Row._fields, cells, strict=True))
-    requests = _number(where, "requests", named, least=1)
-    query_tokens = _number(where, "query_tokens", named, least=requests)
-    context_tokens = _number(where, "context_tokens", named, least=0)
-    median_us = _number(where, "median_us", named, least=0 if cells[0].startswith("host") else 1e-3, whole=False)
-    spread_us = _number(where, "spread_us", named, least=0, whole=False)
-    repeats = _number(where, "repeats", named, least=1)
-    return Row(cells[0], int(requests), int(query_tokens), int(context_tokens), median_us, spread_us, int(repeats))
-
-
-def _number(where: str, field: str, cells: Mapping[str, str], *, least: float, whole: bool = True) -> float:
-    try:
-        value = int(cells[field]) if whole else float(cells[field])
-    except ValueError:
-        value = math.nan
-    if not least <= value <= MOST:
-        allowed = f"a {'whole number' if whole else 'number'} of at least {least:g} and at most {MOST:g}"
-        raise InputError(f"{where}: {field}: found {cells[field]!r}, allowed: {allowed}")
-    return value
-
-
-def _check_order(path: Path, first_line: int, rows: Sequence[Row]) -> None:
-    last: dict[str, tuple[int, ...]] = {}
-    for line, row in enumerate(rows, first_line):
-        shape = row[1:4]
-        if row.kind in last and shape <= last[row.kind]:
-            problem = "the same shape twice" if shape == last[row.kind] else "not sorted"
-            found = f"{row.kind} requests,query_tokens,context_tokens {shape} after {last[row.kind]}"
-            raise InputError(f"{path}:{line}: {problem}: {found}")
-        last[row.kind] = shape

@@ -1,7 +1,7 @@
 """Forward time as piecewise linear curves over context, interpolated between the shapes that were profiled."""
 
 from bisect import bisect_right
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from math import inf
 from operator import mul
@@ -11,6 +11,8 @@ Points = Mapping[float, float]
 TINY_S = 1e-12
 Grid = Mapping[float, Mapping[float, Points]]
 """One kind of forward: query tokens per request, then requests, then points."""
+PartOf = Callable[[float, float], float]
+"""Seconds of a part of a forward, by requests and query tokens per request."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,6 +47,10 @@ class Curve:
             return self.seconds * len(knots)
         pieces = [bisect_right(self.breaks, knot) for knot in knots]
         return [self.seconds[i] + self.slopes[i] * (k - self.knots[i]) for i, k in zip(pieces, knots, strict=True)]
+
+    def plus(self, seconds: float) -> "Curve":
+        """The same with so many seconds more everywhere, above the same floor."""
+        return replace(self, seconds=tuple(each + seconds for each in self.seconds)) if seconds else self
 
     def covers(self, context_tokens: float) -> bool:
         """Whether the seconds at this many context tokens are measured or lie between measurements."""
@@ -85,18 +91,29 @@ class Surface:
     Where there are more than ``most`` requests with more than ``largest`` tokens each it goes by another kind,
     ``plain``, if one is given: by what that takes at the shape, times what this one takes more at ``most`` requests.
     Steps of many requests would be far too cheap otherwise, or too dear, where shapes of few are all that is known.
+
+    ``products`` are a part that is known at every shape: the rest of a forward alone is interpolated.
     """
 
-    def __init__(self, grid: Grid, plain: "Surface | None" = None, most: int = 0, largest: float = 0) -> None:
-        self._plain, self._most, self._largest = plain, most, largest
+    def __init__(
+        self,
+        grid: Grid,
+        plain: "Surface | None" = None,
+        most: int = 0,
+        largest: float = 0,
+        products: PartOf = lambda requests, per_request: 0.0,
+    ) -> None:
+        self._plain, self._most, self._largest, self._products = plain, most, largest, products
         self._per_request = sorted(grid)
         self._counts = {tokens: sorted(rows) for tokens, rows in grid.items()}
         self._curves = {
-            (tokens, count): through(points) for tokens, rows in grid.items() for count, points in rows.items()
+            (tokens, count): through(_without(points, products(count, tokens)))
+            for tokens, rows in grid.items()
+            for count, points in rows.items()
         }
         self.most_requests = int(max(max(counts) for counts in self._counts.values()))
         """Of any shape."""
-        self._fastest = min(second for curve in self._curves.values() for second in curve.seconds)
+        self._fastest = min(min(points.values()) for rows in grid.values() for points in rows.values())
 
     def at(self, requests: float, per_request: float) -> Curve:
         """The curve between the profiled ones: linear in query tokens ``per_request``, then in requests.
@@ -112,13 +129,18 @@ class Surface:
             counts = self._counts[profiled]
             measured &= _spans(counts, requests)
             parts += [(self._curves[profiled, count], outer * inner) for count, inner in _around(counts, requests)]
-        return _scaled(weighted(parts), requests, measured, self._fastest)
+        rest = _scaled(weighted(parts), requests, measured, self._fastest)
+        return rest.plus(self._products(requests, per_request))
 
     def _stretched(self, plain: "Surface", requests: float, per_request: float) -> Curve:
         wide, same = plain.at(requests, per_request), plain.at(self._most, per_request)
         known, share = self.at(self._most, per_request), self._most / requests
         points = {knot: wide(knot) * known(knot * share) / max(same(knot * share), TINY_S) for knot in wide.knots}
         return replace(through(points, wide.floor_s), low=inf, high=-inf)
+
+
+def _without(points: Points, seconds: float) -> Points:
+    return {knot: each - seconds for knot, each in points.items()}
 
 
 def _scaled(curve: Curve, requests: float, measured: bool, floor_s: float) -> Curve:

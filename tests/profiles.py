@@ -2,7 +2,8 @@
 
 from pathlib import Path
 
-from recguide.sim.costs import HEADER, HOST, KINDS, CostModel, Row, read_profile, write_profile
+from recguide.sim.costs import HEADER, HOST, CostModel, read_profile, write_profile
+from recguide.sim.profile_rows import KINDS, PRODUCTS, Row
 
 BASE_US, QUERY_US, CONTEXT_US = 400.0, 2.0, 0.01
 PER_REQUEST = {"decode": [1], "prefill": [64, 512, 2048], "rows": [66], "quadratic": [272]}
@@ -22,8 +23,8 @@ def seconds(kind: str, query_tokens: float, context_tokens: float) -> float:
 
 
 def rows() -> list[Row]:
-    """Every kind over requests, query tokens and context, a few of each."""
-    return [row for kind in KINDS if kind not in HOST.values() for row in _rows_of(kind)]
+    """Every kind of forward, and the host, over requests, query tokens and context, a few of each."""
+    return [row for kind in KINDS if kind not in {*HOST.values(), PRODUCTS} for row in _rows_of(kind)]
 
 
 def _rows_of(kind: str) -> list[Row]:

@@ -8,6 +8,7 @@ from pathlib import Path
 
 from recguide.sim.campaigns import PointKey
 from recguide.sim.costs import Profile
+from recguide.sim.profile_rows import PRODUCTS
 
 CONCURRENCY, DATASET, POLICY = "concurrency", "dataset", "policy"
 
@@ -34,7 +35,7 @@ class Seen:
 def seen(profile: Profile, policies: Iterable[str], told: Sequence[Sequence[str]]) -> Seen:
     """Out of a profile's rows and of the files that policies name; ``told`` are further concurrencies, and so on."""
     concurrencies, datasets, others = told
-    profiled = {row.requests for row in profile.rows if row.kind not in ("host", "prefill")}
+    profiled = {row.requests for row in profile.rows if row.kind not in ("host", "prefill", PRODUCTS)}
     fitted = {name for policy in policies for name in fitted_datasets(policy)}
     return Seen(
         frozenset(profiled | {int(count) for count in concurrencies}),

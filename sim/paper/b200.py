@@ -7,9 +7,10 @@ from typing import NamedTuple
 
 import numpy as np
 
-from recguide.sim.costs import HEADER, Profile, Row
+from recguide.sim.costs import HEADER, Profile
 from recguide.sim.paper.acceptance import host_more_ms, model_name
 from recguide.sim.paper.published import BLOCK_SIZES, FORWARD_MS, LOADS, OVERALL_SPEEDUP, OVERALL_TAU, TABLE5
+from recguide.sim.profile_rows import Row
 
 CONTEXTS = (0, 4096)
 """Cached tokens a request between which the published times are means over prompts; taken as constant."""

@@ -146,6 +146,8 @@ def test_the_command_writes_a_profile_that_simulations_read(profile, tiny_folder
     assert (done.code, done.stdout) == (0, "p.csv\t33 rows\n")
     found = read_profile(tmp_path / "p.csv")
     assert found.header["model"] == "tiny-llama"
+    # products are timed on a GPU alone
+    assert {row.kind for row in found.rows} == KINDS
     assert found.header["command"].startswith(f"recguide profile {tiny_folder} --requests 1,2 ")
     assert 1 < float(found.header["python_loop_us"]) < 1e6
     assert 0 <= float(found.header["python_loop_spread_us"]) < 1e6

@@ -12,10 +12,18 @@ from tiny import tiny_model
 
 from recguide.engine.decode import autoregressive
 from recguide.engine.places import Grid, Place
-from recguide.engine.product_times import beyond_cache, product_seconds, seconds_aside
-from recguide.engine.profiling import station_for
+from recguide.engine.product_times import beyond_cache, passes_aside, product_seconds
+from recguide.engine.profiling import product_rows, station_for
 from recguide.engine.serving import Engine, EngineConfig
-from recguide.engine.sizes import PLAIN, FillSizes, fill_sizes, layer_weights, profiled_sizes
+from recguide.engine.sizes import (
+    PLAIN,
+    FillSizes,
+    fill_sizes,
+    layer_weights,
+    portion,
+    profiled_sizes,
+    whole_products,
+)
 from recguide.engine.visits import visit
 from recguide.sim.sizes import filled_up, moved_sizes, sizes_up_to
 
@@ -79,6 +87,7 @@ def test_on_a_cpu_nothing_is_timed_and_nothing_moves() -> None:
     engine = Engine(tiny_model(2, 0).decoder, POLICIES["ar"], EngineConfig(GRID, rounded=True))
     assert engine.forwards.sizes is PLAIN
     assert PLAIN.told()["fill_moved"] == "none"
+    assert product_rows(engine.forwards.sizes) == []
 
 
 def test_a_profile_of_this_model_and_machine_says_which_sizes_move(tmp_path) -> None:
@@ -126,12 +135,28 @@ def test_every_size_is_timed_with_all_weights() -> None:
 def test_products_are_timed_in_another_process(capfd) -> None:
     decoder = tiny_model(2, 0).decoder
     work = [beyond_cache(layer_weights(decoder)), [decoder.head]]
-    found = seconds_aside(work, [1, 4])
-    assert [len(seconds) for seconds in found] == [2, 2]
-    assert all(0 < each < 10 for seconds in found for each in seconds)
+    found = passes_aside(work, [1, 4])
+    assert [[len(seconds) for seconds in samples] for samples in found] == [[2] * 7] * 2
+    assert all(0 < each < 10 for samples in found for seconds in samples for each in seconds)
     assert capfd.readouterr() == ("", "")
     moved = fill_sizes(layer_weights(decoder), decoder.head)
     assert moved.of_tokens(2048) == 2048
+    told = product_rows(moved)
+    assert [row[:4] for row in told] == [("products", 1, size, 0) for size in sizes_up_to(2048)]
+    assert all(row.median_us > 0 and row.repeats == 7 for row in told)
+
+
+def test_products_of_a_forward_are_those_of_all_layers_and_of_one_head() -> None:
+    weights = [torch.empty(2**12, 2**10, device="meta"), torch.empty(2**10, 2**12, device="meta")]
+    assert portion(weights * 3, weights) == 3
+    assert portion(weights[:1], weights[:1] * 4) == 0.25
+    # a forward of 8 tokens is one of 10, of which 9 are scored where 8 are asked for
+    moved, asked = FillSizes({8: 10}, {8: 9}), [8, 9, 10]
+    layers, heads = [[1.0, 2.0, 3.0], [2.0, 3.0, 4.0]], [[10.0, 20.0, 40.0], [30.0, 50.0, 80.0]]
+    found = whole_products(moved, asked, [layers, heads], [3, 0.25])
+    assert found == {8: [9 + 5, 12 + 12.5], 9: [6 + 5, 9 + 12.5], 10: [9 + 10, 12 + 20]}
+    (first, *_) = product_rows(replace(moved, products_s=found))
+    assert first == ("products", 1, 8, 0, 19.25e6, 2.625e6, 2)
 
 
 @pytest.mark.parametrize(
@@ -140,7 +165,7 @@ def test_products_are_timed_in_another_process(capfd) -> None:
 )
 def test_without_another_process_products_are_timed_here(monkeypatch, capsys, child, why) -> None:
     monkeypatch.setattr("recguide.engine.product_times.CHILD", child)
-    found = seconds_aside([[tiny_model(2, 0).decoder.head]], [1, 4])
-    assert len(found[0]) == 2
+    found = passes_aside([[tiny_model(2, 0).decoder.head]], [1, 4])
+    assert [len(seconds) for seconds in found[0]] == [2] * 7
     told = f"warning: products are timed in this process, whose forwards are slower by it: {why}\n"
     assert capsys.readouterr().err == told

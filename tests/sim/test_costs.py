@@ -7,13 +7,13 @@ from hypothesis import strategies as st
 
 from recguide.sim.costs import (
     CostModel,
-    Row,
     constant_costs,
     linear_costs,
     read_profile,
     resolve_profile,
     write_profile,
 )
+from recguide.sim.profile_rows import Row
 from recguide.sim.sizes import filled_up, moved_sizes, moved_text, sizes_up_to
 
 
@@ -119,6 +119,12 @@ def test_a_profile_gives_back_each_row_whatever_sizes_moved(tmp_path_factory, da
     rows = [
         Row("verify", n, n * each, n * c, 1e3 * time_of[size] + c, 0, 1) for n, size in ran.items() for c in (0, 64)
     ]
+    if data.draw(st.booleans()):
+        shares = data.draw(st.lists(st.floats(0, 1.2), min_size=len(sizes), max_size=len(sizes)))
+        rows += [
+            Row("products", 1, size, 0, 1 + 1e3 * share * time_of[filled_up(size, moved)], 0, 7)
+            for size, share in zip(sizes, shares, strict=True)
+        ]
     path = tmp_path_factory.mktemp("rows") / "p.csv"
     write_profile(path, SIZED | {"fill_moved": moved_text(moved)}, rows)
     costs = read_profile(path).costs()
