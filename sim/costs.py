@@ -115,7 +115,7 @@ class Profile:
             grids.setdefault(kind, {}).setdefault(size, {})[count] = points
         beside = {kind: partial(products.at, kind) for kind in grids}
         surfaces = {kind: Surface(grid, products=beside[kind]) for kind, grid in grids.items()}
-        most = {row.kind: row.requests for row in self.rows}
+        most = {kind: max(max(counts) for counts in grid.values()) for kind, grid in grids.items()}
         for layout in LAYOUTS & grids.keys():
             # where steps have no host's time of their own, some of it is in the drafts' times
             plain = "draft" if HOST[layout] in grids else "verify"

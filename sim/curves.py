@@ -99,7 +99,7 @@ class Surface:
         self,
         grid: Grid,
         plain: "Surface | None" = None,
-        most: int = 0,
+        most: float = 0,
         largest: float = 0,
         products: PartOf = lambda requests, per_request: 0.0,
     ) -> None:

@@ -181,6 +181,20 @@ def test_a_layout_of_more_requests_than_were_profiled_takes_as_much_more_than_a_
     assert costs.curve(("rows",), 8, 512).covers(0)
 
 
+def test_a_layout_gives_back_its_rows_of_the_most_requests_where_they_are_filled_up(tmp_path: Path) -> None:
+    # 1088 tokens are filled up to 1152, which is more than four requests have
+    us = {1: 100.0, 2: 170.0, 4: 300.0}
+    rows = [Row("draft", n, n * 16, n * c, 10.0 * n + c, 0, 1) for n in (1, 2, 4, 8) for c in (0, 64)]
+    rows += [Row("quadratic", n, n * 272, n * c, us[n] + c, 0, 1) for n in us for c in (0, 64)]
+    write_profile(tmp_path / "p.csv", SIZED | {"fill_moved": "none"}, rows)
+    costs = read_profile(tmp_path / "p.csv").costs()
+    for count, seconds in us.items():
+        found = costs.curve(("quadratic",), count, count * 272)
+        assert found(0) == pytest.approx(1e-6 * seconds)
+        assert found.covers(0)
+    assert not costs.curve(("quadratic",), 5, 5 * 272).covers(0)
+
+
 def test_extrapolation_downwards_never_beats_the_fastest_forward_measured(tmp_path: Path) -> None:
     steep = [Row("draft", 1, q, c, us, 0, 1) for q, c, us in [(8, 0, 100), (8, 99, 100), (16, 0, 900), (16, 99, 900)]]
     write_profile(tmp_path / "steep.csv", profiles.header(), steep)
