@@ -8,6 +8,8 @@ from statistics import mean
 
 import pytest
 
+from recguide.sim.policies import RECIPE
+
 ROOT = Path(__file__).parents[1]
 FOLDER = ROOT / "benchmarks" / "h200"
 PAGE = (ROOT / "docs" / "measured.md").read_text(encoding="utf-8")
@@ -15,7 +17,11 @@ STEPS = {
     "nld-8b": ("engine-steps-h200.csv", "engine-overlap-h200.csv"),
     "nld-14b": ("engine-steps-nld-14b-h200.csv",),
 }
-SERVED = {"nld-8b": "engine-serve-h200.csv", "nld-14b": "engine-serve-nld-14b-h200.csv"}
+SERVED = {
+    "nld-8b": "engine-serve-h200.csv",
+    "nld-14b": "engine-serve-nld-14b-h200.csv",
+    "nld-8b ours": "engine-serve-nld-8b-ours-h200.csv",
+}
 
 
 def rows(name: str) -> list[dict[str, str]]:
@@ -94,6 +100,7 @@ def test_so_are_gains_of_overlap_and_losses_of_adaptive() -> None:
 
     overlap = [gain(model, "1", "overlap", "fixed") for model in SERVED]
     assert f"over `fixed:16` {overlap[0]} % (`nld-8b`; the paper has +51.8 %) and {overlap[1]} % (`nld-14b`" in PAGE
+    assert f"{overlap[2]} % by our trace (`nld-8b`)" in PAGE
     plain, whole = (
         [gain("nld-14b", count, "adaptive", "recipe", f"tokens_per_s{which}") for count in ("8", "64")]
         for which in ("", "_with_prefills")
@@ -126,6 +133,7 @@ def test_so_is_the_soak() -> None:
     sending = [sample["tokens_per_s"] for sample in found["samples"] if sample["sending"]]
     assert found["complete"]
     assert told["requests sent"] == f"{found['sent']:,} of 10,000, in {found['seconds']:.0f} s"
+    assert found["sent"] == 10_000
     wanted = f"{ends['length']:,} at their limit, {ends['eos']} by EOS, {ends['cancelled']} cancelled"
     assert told["their ends"] == wanted
     lost = ", ".join(str(found[name]) for name in ("unanswered", "stuck", "leaked_pages"))
@@ -136,7 +144,7 @@ def test_so_is_the_soak() -> None:
     assert told["memory of the process, last third over first"] == f"{ratio['resident_bytes']:.3f}"
     assert told["tokens a second, first 20 s"] == f"{min(sending[:4]):,.0f} to {max(sending[:4]):,.0f}"
     assert told["tokens a second after that, looks of 5 s"] == f"{min(sending[4:]):,.0f} to {max(sending[4:]):,.0f}"
-    assert f"{found['sent']:,} in the {found['seconds']:.0f} s" in PAGE
+    assert f"holds: {found['sent']:,} in {found['seconds']:.0f} s" in PAGE
     assert f"| yes, {found['sent']:,} at SmolLM2's shape |" in PAGE
 
 
@@ -149,3 +157,49 @@ def test_sglang_is_as_fast_as_its_files_say() -> None:
         found = {f"{run['steady_output_throughput']:.0f}" for run in plain if run["max_concurrency"] == count}
         assert told
         assert set(told.groups()) <= found
+
+
+def visited(name: str) -> dict[tuple[str, ...], float]:
+    """Means over the engines, by kind, requests and query tokens, of what visits took."""
+    found: dict[tuple[str, ...], list[float]] = {}
+    for row in rows(f"visits-{name}-h200.csv"):
+        if row["engine"].endswith("visited"):
+            found.setdefault((row["kind"], row["requests"], row["query_tokens"]), []).append(float(row["us"]))
+    return {key: mean(each) for key, each in found.items()}
+
+
+def test_so_is_what_timing_products_costs() -> None:
+    here, given = visited("timed-here"), visited("given")
+    longer = {key: 100 * (here[key] / given[key] - 1) for key in given}
+    verify, draft = (f"{longer[kind, '1', '16']:.1f}" for kind in ("verify", "draft"))
+    decode = f"{longer['decode', '16', '16']:.1f}"
+    told = (
+        f"took {verify} % (verification) and {draft} % (draft) longer, decoding of 16 requests {decode} %, of one not"
+    )
+    assert told in " ".join(PAGE.split())
+    assert longer["decode", "1", "1"] < 0
+
+
+def test_so_is_what_policies_are_ahead_of_the_recipe() -> None:
+    points = json.loads((FOLDER / "validation" / "nld-8b.json").read_text(encoding="utf-8"))["points"]
+    speed = {
+        (point["key"]["policy"].partition(":")[0], point["key"]["concurrency"]): point["measured"]["throughput"]
+        for point in points
+        if point["key"]["dataset"] == "all" and not point["key"]["policy"].startswith("fixed")
+    }
+    blocks = {
+        (point["key"]["policy"], point["key"]["concurrency"]): point["measured"]["throughput"]
+        for point in points
+        if point["key"]["dataset"] == "all"
+    }
+    loads = 1, 2, 4, 8, 16, 32, 64, 128
+    tiers = [next(size for most, size in RECIPE if most is None or load <= most) for load in loads]
+    names = [("recipe", f"fixed:{size}") for size in tiers]
+    recipe = [blocks.get((own, load)) or blocks[tier, load] for load, (own, tier) in zip(loads, names, strict=True)]
+    for policy in ("adaptive", "allocation", "joint", "overlap", "regime"):
+        row = next(line for line in PAGE.splitlines() if line.startswith(f"| `{policy}`") and line.count("|") == 10)
+        pairs = [(speed.get((policy, load)), base) for load, base in zip(loads, recipe, strict=True)]
+        wanted = ["" if own is None else f"{100 * (own / base - 1):+.0f}" for own, base in pairs]
+        assert [cell.strip() for cell in row.strip("|").split("|")][1:] == wanted
+    gains = [speed["adaptive", load] / base - 1 for load, base in zip(loads, recipe, strict=True)][1:]
+    assert f"of `nld-8b` {100 * mean(gains):.0f} % in the mean" in PAGE
