@@ -113,15 +113,15 @@ class Profile:
             # of those that are filled up to the same size, the largest stands for all: it comes last
             points = {row.context_tokens / count: row.median_us * 1e-6 for row in rows}
             grids.setdefault(kind, {}).setdefault(size, {})[count] = points
-        beside = {kind: partial(products.at, kind) for kind in grids}
-        surfaces = {kind: Surface(grid, products=beside[kind]) for kind, grid in grids.items()}
+        surfaces = {kind: Surface(grid, products=products.part_of(kind)) for kind, grid in grids.items()}
         most = {kind: max(max(counts) for counts in grid.values()) for kind, grid in grids.items()}
         for layout in LAYOUTS & grids.keys():
             # where steps have no host's time of their own, some of it is in the drafts' times
             plain = "draft" if HOST[layout] in grids else "verify"
             sizes = grids.get(plain, {})
             whole = _filled_in(grids[layout], sizes)
-            surfaces[layout] = Surface(whole, surfaces.get(plain), most[layout], max(sizes, default=0), beside[layout])
+            part = products.part_of(layout)
+            surfaces[layout] = Surface(whole, surfaces.get(plain), most[layout], max(sizes, default=0), part)
         for kind in set(HOST.values()) & grids.keys():
             surfaces[kind] = Surface(grids[kind], surfaces.get("host"), most[kind])
         name, model, gpu = Path(self.path).stem, self.header["model"], self.header["gpu"]

@@ -48,10 +48,6 @@ class Curve:
         pieces = [bisect_right(self.breaks, knot) for knot in knots]
         return [self.seconds[i] + self.slopes[i] * (k - self.knots[i]) for i, k in zip(pieces, knots, strict=True)]
 
-    def plus(self, seconds: float) -> "Curve":
-        """The same with so many seconds more everywhere, above the same floor."""
-        return replace(self, seconds=tuple(each + seconds for each in self.seconds)) if seconds else self
-
     def covers(self, context_tokens: float) -> bool:
         """Whether the seconds at this many context tokens are measured or lie between measurements."""
         return self.low <= context_tokens <= self.high
@@ -85,6 +81,11 @@ def added(curves: Sequence[Curve]) -> Curve:
     return weighted([(curve, 1.0) for curve in curves], sum(curve.floor_s for curve in curves))
 
 
+def nothing(requests: float, per_request: float) -> float:
+    """No part of any forward."""
+    return 0.0
+
+
 class Surface:
     """Curves of one kind of forward at the profiled shapes, and between them.
 
@@ -101,7 +102,7 @@ class Surface:
         plain: "Surface | None" = None,
         most: float = 0,
         largest: float = 0,
-        products: PartOf = lambda requests, per_request: 0.0,
+        products: PartOf = nothing,
     ) -> None:
         self._plain, self._most, self._largest, self._products = plain, most, largest, products
         self._per_request = sorted(grid)
@@ -129,8 +130,7 @@ class Surface:
             counts = self._counts[profiled]
             measured &= _spans(counts, requests)
             parts += [(self._curves[profiled, count], outer * inner) for count, inner in _around(counts, requests)]
-        rest = _scaled(weighted(parts), requests, measured, self._fastest)
-        return rest.plus(self._products(requests, per_request))
+        return _scaled(weighted(parts), requests, measured, self._fastest, self._products(requests, per_request))
 
     def _stretched(self, plain: "Surface", requests: float, per_request: float) -> Curve:
         wide, same = plain.at(requests, per_request), plain.at(self._most, per_request)
@@ -143,12 +143,13 @@ def _without(points: Points, seconds: float) -> Points:
     return {knot: each - seconds for knot, each in points.items()}
 
 
-def _scaled(curve: Curve, requests: float, measured: bool, floor_s: float) -> Curve:
-    """From context tokens per request to their sum."""
+def _scaled(curve: Curve, requests: float, measured: bool, floor_s: float, more_s: float) -> Curve:
+    """From context tokens per request to their sum, with so many seconds more everywhere."""
     low, high = (curve.low * requests, curve.high * requests) if measured else (inf, -inf)
     knots = tuple(knot * requests for knot in curve.knots)
     slopes = tuple(slope / requests for slope in curve.slopes)
-    return Curve(knots, knots[1:-1], curve.seconds, slopes, floor_s, low, high)
+    seconds = tuple([each + more_s for each in curve.seconds]) if more_s else curve.seconds
+    return Curve(knots, knots[1:-1], seconds, slopes, floor_s, low, high)
 
 
 def _spans(profiled: Sequence[float], wanted: float) -> bool:

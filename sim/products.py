@@ -7,6 +7,7 @@ take longer than both foretell. What is left of a forward without its products h
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
+from recguide.sim.curves import PartOf, nothing
 from recguide.sim.profile_rows import PRODUCTS, Row
 from recguide.sim.sizes import filled_up
 from recguide.traces.errors import InputError
@@ -30,13 +31,19 @@ class Products:
         size = filled_up(tokens)
         if size <= self._largest:
             return self._seconds[size]
-        return self._seconds[self._largest] * size / self._largest if self._seconds else 0.0
+        return self._seconds[self._largest] * size / self._largest if self._largest else 0.0
 
-    def at(self, kind: str, requests: float, per_request: float) -> float:
-        """Of a forward of this kind; of prefills ``per_request`` are the tokens of all prompts."""
+    def part_of(self, kind: str) -> PartOf:
+        """The same of forwards of a kind, by where they lie in its grid."""
         if kind.startswith("host") or not self._seconds:
-            return 0.0
-        return self(round(per_request if kind == "prefill" else requests * per_request))
+            return nothing
+        return self._of_prompts if kind == "prefill" else self._of_requests
+
+    def _of_requests(self, requests: float, per_request: float) -> float:
+        return self(round(requests * per_request))
+
+    def _of_prompts(self, prompts: float, tokens: float) -> float:
+        return self(round(tokens))
 
 
 def check_products(path: Path, first_line: int, rows: Sequence[Row], *, filled: bool) -> None:
@@ -50,7 +57,7 @@ def check_products(path: Path, first_line: int, rows: Sequence[Row], *, filled: 
             last = _checked(f"{path}:{line}", row, filled_up(last + 1))
     products = Products({row.query_tokens: row.median_us for row in rows if row.kind == PRODUCTS})
     for line, row in numbered:
-        least_us = products.at(row.kind, 1, row.query_tokens) / MOST_OF_FORWARD
+        least_us = products.part_of(row.kind)(1, row.query_tokens) / MOST_OF_FORWARD
         if row.median_us < least_us:
             allowed = f"at least {least_us:g}, half of what the products of so many tokens take"
             raise InputError(f"{path}:{line}: median_us: found {row.median_us:g}, allowed: {allowed}")
