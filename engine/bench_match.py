@@ -106,7 +106,7 @@ def _prepared(options: MatchOptions) -> Bench:
     given, order = [read_outputs(path) for path in options.outputs], _mixed(prompts)
     points = [(outputs.policy, outputs.concurrency) for outputs in given]
     require(len(set(points)) == len(points), "--outputs", points, "each policy and concurrency once")
-    model = open_model(options.model, options.adapter, options.device, options.dtype)
+    model = open_model(options.model, options.adapter, options.device, options.dtype, options.merge_drafts)
     if model.tokenizer is None:
         raise InputError(f"model {options.model!r}: has no tokenizer, so it cannot read prompts")
     ids = [model.tokenizer.encode_chat(prompt.text) for prompt in prompts]

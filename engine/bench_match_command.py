@@ -18,6 +18,7 @@ class MatchOptions:
 
     model: str
     adapter: str | None
+    merge_drafts: bool
     policy: tuple[str, ...]
     profile: str | None
     batching: str
@@ -44,6 +45,10 @@ def match(
         typer.Option(help="a .figures.json of recguide bench sglang, whose outputs are compared, too; repeatable"),
     ] = None,
     adapter: Annotated[str | None, typer.Option(help="adapter file, or the name of a shipped one")] = None,
+    merge_drafts: Annotated[
+        bool,
+        typer.Option("--merge-drafts", help="keep weights with the draft adapter merged, for forwards that only draft"),
+    ] = False,
     profile: Annotated[str | None, typer.Option(help="of this GPU and model, for policies that look at costs")] = None,
     batching: Annotated[str, typer.Option(help="of unequal blocks: bucket, bucket:oldest, pad, ragged")] = "bucket",
     block_sizes: Annotated[str, typer.Option(help="block sizes that rounds may have")] = "4,8,16,32",
@@ -71,6 +76,7 @@ def match(
     options = MatchOptions(
         model=model,
         adapter=adapter,
+        merge_drafts=merge_drafts,
         policy=tuple(policy or (() if outputs else DEFAULT)),
         profile=profile,
         batching=batching,

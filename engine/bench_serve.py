@@ -75,7 +75,7 @@ def _prepared(options: ServeOptions) -> Bench:
     figures = Figures(parse_percentiles([options.metric_percentiles]), parse_goodput(options.goodput))
     batching = batching_named(options.batching)
     costs = costs_of(options.profile)
-    model = open_model(options.model, options.adapter, options.device, options.dtype)
+    model = open_model(options.model, options.adapter, options.device, options.dtype, options.merge_drafts)
     load = load_of(options, model)
     # forced acceptance is that of whatever model was recorded
     state = UNKNOWN if options.force_acceptance else model.state
@@ -167,6 +167,7 @@ def _about(bench: Bench) -> dict[str, Any]:
         "acceptance": bench.load.judge.label if bench.load.judge is not None else "the model's own",
         "temperature": options.temperature,
         "adapter": options.adapter,
+        "merge_drafts": options.merge_drafts,
         "adapter_check": asdict(bench.engine.adapter),
         "dtype": options.dtype,
         **machine_of(bench.model.decoder.device),

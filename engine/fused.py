@@ -54,6 +54,8 @@ def projected(linear: Linear, x: Tensor, draft: Draft) -> Tensor:
 
     Tokens that are no drafts get a sum with zeros.
     """
+    if draft is True and linear.draft_weight is not None:
+        return F.linear(x, linear.draft_weight)
     updates = [update for update in linear.updates if isinstance(update, LowRank)]
     if draft is False:
         updates = [update for update in updates if not update.draft_only]

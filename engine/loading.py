@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from recguide.engine import smollm2
-from recguide.engine.adapters import file_sha256, load_adapter, read_info, resolve_adapter
+from recguide.engine.adapters import file_sha256, load_adapter, merge_drafts, read_info, resolve_adapter
 from recguide.engine.checkpoints import read_weights, weights_sha256
 from recguide.engine.configs import read_config
 from recguide.engine.environment import chosen_device
@@ -65,10 +65,11 @@ def load_model(
     return model if adapter is None else _with_adapter(model, model.decoder, adapter)
 
 
-def open_model(name: str, adapter: str | None, device: str, dtype: str) -> LoadedModel:
+def open_model(name: str, adapter: str | None, device: str, dtype: str, merged_drafts: bool = False) -> LoadedModel:
     """The model that a command's options name, for anything but training.
 
-    Random shapes draft with a random adapter, at what that costs. Raises as :func:`load_model` does.
+    Random shapes draft with a random adapter, at what that costs. ``merged_drafts``: see :func:`merge_drafts`. Raises
+    as :func:`load_model` does.
     """
     # fp32 means fp32: no TensorFloat-32 inside
     torch.set_float32_matmul_precision("highest")
@@ -77,6 +78,8 @@ def open_model(name: str, adapter: str | None, device: str, dtype: str) -> Loade
     model.decoder.requires_grad_(False)
     if name in SHAPES:
         add_random_draft_adapter(model.decoder)
+    if merged_drafts:
+        merge_drafts(model.decoder)
     return model
 
 

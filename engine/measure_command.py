@@ -27,6 +27,7 @@ class MeasureOptions:
     trace: tuple[str, ...]
     profile: str | None
     adapter: str | None
+    merge_drafts: bool
     points: tuple[Key, ...]
     more: tuple[Key, ...]
     """That are measured when all repeats of the others are there."""
@@ -67,6 +68,10 @@ def measure(
     ] = None,
     profile: Annotated[str | None, typer.Option(help="for policies that look at costs")] = None,
     adapter: Annotated[str | None, typer.Option(help="adapter file, or the name of a shipped one")] = None,
+    merge_drafts: Annotated[
+        bool,
+        typer.Option("--merge-drafts", help="keep weights with the draft adapter merged, for forwards that only draft"),
+    ] = False,
     acceptance: Annotated[str, typer.Option(help="model: its own; forced: the trace's, at real shapes")] = "model",
     dataset_path: Annotated[
         list[Path] | None, typer.Option(help="the prompts that were recorded, where the trace has no token ids")
@@ -102,6 +107,7 @@ def measure(
         trace=tuple(trace),
         profile=profile,
         adapter=adapter,
+        merge_drafts=merge_drafts,
         points=keys,
         more=tuple(dict.fromkeys(key for key in map(parse_point, more or []) if key not in keys)),
         anchors=tuple(parse_anchor(text) for text in anchor or []),

@@ -16,6 +16,7 @@ from recguide.engine.measure_command import Key, MeasureOptions
 from recguide.engine.pinning import loop_s, pin_to_fastest
 from recguide.engine.policyof import costs_of, policy_of
 from recguide.engine.served import NOTE
+from recguide.engine.shared_options import MERGED
 from recguide.engine.sizes import profiled_sizes
 from recguide.engine.station import Station
 from recguide.sim.campaigns import Manifest, PointKey, manifest_of
@@ -134,7 +135,7 @@ def pending(folder: Path, points: Sequence[PointKey], repeats: int) -> list[Task
 
 def _prepared(options: MeasureOptions) -> Bench:
     trace = read_traces(options.trace)
-    model = open_model(options.model, options.adapter, options.device, options.dtype)
+    model = open_model(options.model, options.adapter, options.device, options.dtype, options.merge_drafts)
     forced = options.acceptance == "forced"
     if not forced:
         _check_model(model, trace.provenance)
@@ -265,6 +266,7 @@ def _about(bench: Bench, task: Task, names: Sequence[str], told: Mapping[str, st
         "weights_sha256": model.weights_sha256,
         "adapter_sha256": model.adapter_sha256 or "none",
         "dtype": options.dtype,
+        **({"drafts": MERGED} if options.merge_drafts else {}),
         **bench.machine,
         **told,
         "command": bench.command,

@@ -97,9 +97,13 @@ class Linear(nn.Module):
         super().__init__()
         self.weight = nn.Parameter(torch.empty(out_features, in_features, device=device, dtype=dtype))
         self.updates = nn.ModuleList()
+        self.draft_weight: Tensor | None = None
+        """With all updates merged, for forwards whose tokens are all drafts; None: those add the updates' outputs."""
 
     def forward(self, x: Tensor, draft: Draft) -> Tensor:
         """Project ``x`` ``[N, T, in]``. An update more precise than the weights is added before the sum is rounded."""
+        if draft is True and self.draft_weight is not None:
+            return F.linear(x, self.draft_weight)
         y = F.linear(x, self.weight)
         for update in self.updates:
             assert isinstance(update, LowRank)

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from recguide.engine.shared_options import DTYPES, whole_numbers
+from recguide.engine.shared_options import DTYPES, MERGED, whole_numbers
 from recguide.traces.checks import require_place
 from recguide.traces.errors import InputError
 
@@ -22,6 +22,10 @@ def profile(
     model: Annotated[str, typer.Argument(help="smollm2-135m, nld-3b, nld-8b, nld-14b, or a Hugging Face directory")],
     output: Annotated[Path, typer.Option(help="the CSV file to write")],
     adapter: Annotated[str | None, typer.Option(help="adapter file, or the name of a shipped one")] = None,
+    merge_drafts: Annotated[
+        bool,
+        typer.Option("--merge-drafts", help="keep weights with the draft adapter merged, for forwards that only draft"),
+    ] = False,
     requests: Annotated[str, typer.Option(help="requests in a forward")] = "1,2,3,4,6,8,12,16,24,32,48,64,96,128",
     contexts: Annotated[str, typer.Option(help="cached tokens of each request")] = "64,512,2048",
     block_sizes: Annotated[str, typer.Option(help="block sizes to draft and verify")] = "4,8,16,32",
@@ -52,7 +56,7 @@ def profile(
         raise InputError(f"--layouts: found {sorted(unknown)[0]!r}, allowed: {', '.join(LAYOUTS)}")
     if dtype not in DTYPES:
         raise InputError(f"--dtype: found {dtype!r}, allowed: {', '.join(sorted(DTYPES))}")
-    loaded = open_model(model, adapter or None, device, dtype)
+    loaded = open_model(model, adapter or None, device, dtype, merge_drafts)
     grid = Grid(
         whole_numbers(requests, "--requests"),
         whole_numbers(contexts, "--contexts"),
@@ -64,7 +68,7 @@ def profile(
     effort = Effort(repeats, least_ms * 1e-3, seconds, warm_ms * 1e-3)
     if pin:
         pin_to_fastest()
-    count = _measure(loaded, grid, effort, output, _header(loaded, dtype))
+    count = _measure(loaded, grid, effort, output, _header(loaded, dtype, merge_drafts))
     typer.echo(f"{output}\t{count} rows")
 
 
@@ -87,7 +91,7 @@ def _say(text: str) -> None:
     typer.echo(f"{datetime.now():%H:%M:%S} {text}", err=True)
 
 
-def _header(loaded: "LoadedModel", dtype: str) -> dict[str, str]:
+def _header(loaded: "LoadedModel", dtype: str, merged_drafts: bool) -> dict[str, str]:
     from recguide.engine.environment import command_line, machine_of
 
     device = loaded.decoder.device
@@ -96,6 +100,7 @@ def _header(loaded: "LoadedModel", dtype: str) -> dict[str, str]:
         "weights_sha256": loaded.weights_sha256,
         "adapter_sha256": loaded.adapter_sha256 or "none",
         "dtype": dtype,
+        **({"drafts": MERGED} if merged_drafts else {}),
         **machine_of(device),
         "command": command_line(),
         "created": datetime.now(UTC).isoformat(timespec="seconds"),

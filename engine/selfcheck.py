@@ -16,7 +16,7 @@ from recguide.engine.adapters import projections
 from recguide.engine.batches import batch_of
 from recguide.engine.forwards import CAPTURE_AFTER, Forwards
 from recguide.engine.inputs import shape_of
-from recguide.engine.model import Decoder, LowRank
+from recguide.engine.model import Decoder, Draft, LowRank
 from recguide.engine.pages import PagedCache
 from recguide.engine.planning import Piece, branched_piece
 from recguide.engine.requests import Held, Live, Wish
@@ -36,6 +36,8 @@ class AdapterCheck:
     """Of the verifier's tokens in a forward that drafts beside them; 0, or the check failed."""
     routed_difference: float
     """Of the verifier's tokens, had they been drafts: the adapter would change them."""
+    drafting_difference: float
+    """Of all tokens in a forward that only drafts, from those without the adapter."""
 
 
 @torch.no_grad()
@@ -47,12 +49,14 @@ def check_adapter(decoder: Decoder, page_size: int) -> AdapterCheck:
     piece = _piece(decoder)
     forwards = Forwards(decoder, PagedCache(decoder.config, 0, page_size, 1, len(piece.layout), *_where(decoder)))
     routed, without, everywhere = (_hidden(forwards, piece, gate) for gate in (None, False, True))
+    drafting = _hidden(forwards, piece, True, alone=True)
     verifier = slice(0, SIZE)
     found = AdapterCheck(
         any(update.draft_only for update in _updates(decoder)),
         _difference(routed[SIZE:], without[SIZE:]),
         _difference(routed[verifier], without[verifier]),
         _difference(everywhere[verifier], without[verifier]),
+        _difference(drafting, without),
     )
     _judge(found)
     _check_graph(forwards, [piece, _piece(decoder, 1)])
@@ -71,9 +75,9 @@ def _check_graph(forwards: Forwards, pieces: Sequence[Piece]) -> None:
 def _judge(found: AdapterCheck) -> None:
     if found.verify_difference > 0:
         raise RuntimeError(f"the draft adapter changes what is verified, by up to {found.verify_difference:g}")
-    if found.present and not (found.draft_difference > 0 and found.routed_difference > 0):
+    if found.present and not min(found.draft_difference, found.routed_difference, found.drafting_difference) > 0:
         raise RuntimeError("the model has a draft adapter, and drafts are the same without it")
-    if not found.present and found.draft_difference > 0:
+    if not found.present and max(found.draft_difference, found.drafting_difference) > 0:
         raise RuntimeError("drafts differ from what the same tokens give, and the model has no draft adapter")
 
 
@@ -86,13 +90,17 @@ def _piece(decoder: Decoder, first: int = 0) -> Piece:
     return piece._replace(cached=0)
 
 
-def _hidden(forwards: Forwards, piece: Piece, gate: bool | None) -> Tensor:
-    """Hidden states ``[tokens, hidden]``, with the adapter where the piece says, nowhere or everywhere."""
+def _hidden(forwards: Forwards, piece: Piece, gate: bool | None, alone: bool = False) -> Tensor:
+    """Hidden states ``[tokens, hidden]``, with the adapter where the piece says, nowhere or everywhere.
+
+    ``alone`` is a forward that only drafts.
+    """
     inputs = forwards.inputs(shape_of(batch_of([piece]), forwards.cache.page_size, False))
     inputs.put([piece], forwards.cache, None)
     inputs.send()
     own = inputs["gate"].bool()[None, :, None]
-    return forwards.hidden(inputs, {"some": own if gate is None else torch.full_like(own, gate)})[0].float()
+    told: Draft = True if alone else own if gate is None else torch.full_like(own, gate)
+    return forwards.hidden(inputs, {"some": told})[0].float()
 
 
 def _difference(found: Tensor, other: Tensor) -> float:

@@ -60,7 +60,7 @@ def make_service(options: ServerOptions) -> Service:
     require(options.model not in SHAPES, "model", options.model, "one with a tokenizer, which random weights have not")
     costs = costs_of(options.profile)
     batching = batching_named(options.batching)
-    model = open_model(options.model, options.adapter, options.device, options.dtype)
+    model = open_model(options.model, options.adapter, options.device, options.dtype, options.merge_drafts)
     if model.tokenizer is None:
         raise InputError(f"model {options.model!r}: has no tokenizer, and a server answers with text")
     longest = model.config.max_context

@@ -6,6 +6,8 @@ from recguide.traces.errors import InputError
 
 DTYPES = {"fp32": "float32", "bf16": "bfloat16"}
 """As options name them, and torch."""
+MERGED = "by weights with the adapter merged"
+"""What files say of drafts, where they are made so."""
 
 
 def parse_block_sizes(text: str) -> tuple[int, ...]:

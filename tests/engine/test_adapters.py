@@ -17,6 +17,7 @@ from recguide.engine.adapters import (
     AdapterInfo,
     draft_only_decoder,
     load_adapter,
+    merge_drafts,
     pack,
     projections,
     quantise,
@@ -170,6 +171,32 @@ def test_a_file_of_another_kind_is_refused(base, tmp_path, metadata, message):
     save_file({"x": torch.zeros(1)}, tmp_path / "other.safetensors", metadata)
     with pytest.raises(ValueError, match=rf"other\.safetensors: {message}"):
         load_adapter(base, tmp_path / "other.safetensors", "0" * 64)
+
+
+def test_merged_drafts_are_those_of_the_updates_and_nothing_else_changes(base):
+    tuned = with_updates(base)
+    apart = {draft: scores(tuned, draft) for draft in (False, True, 2)}
+    weights = {name: linear.weight.clone() for name, linear in projections(tuned)}
+    merge_drafts(tuned)
+    for name, linear in projections(tuned):
+        assert linear.draft_weight is not None
+        assert torch.equal(linear.weight, weights[name])
+    assert not torch.equal(apart[True], apart[False])
+    for draft, wanted in apart.items():
+        torch.testing.assert_close(scores(tuned, draft), wanted, rtol=1e-4, atol=1e-5)
+    for draft in (False, 2):
+        assert torch.equal(scores(tuned, draft), apart[draft])
+    # with the merged weights gone wrong, forwards that only draft change, and they alone
+    for _, linear in projections(tuned):
+        linear.draft_weight.zero_()
+    assert not torch.allclose(scores(tuned, True), apart[True])
+    assert torch.equal(scores(tuned, 2), apart[2])
+
+
+def test_nothing_is_kept_of_weights_that_drafts_share(base):
+    tuned = with_updates(base, draft=0)
+    merge_drafts(tuned)
+    assert all(linear.draft_weight is None for _, linear in projections(tuned))
 
 
 def test_a_truncated_file_is_named(base, path):

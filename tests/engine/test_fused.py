@@ -6,6 +6,7 @@ import pytest
 import torch
 from tiny import TINY
 
+from recguide.engine.adapters import merge_drafts
 from recguide.engine.attention import attend, draft_mask, mask_bias
 from recguide.engine.fused import fused_hidden
 from recguide.engine.model import KVCache
@@ -16,9 +17,10 @@ DEVICE = torch.device("cuda" if torch.cuda.is_available() else "cpu")
 PAGE = 4
 
 
+@pytest.mark.parametrize("merged", [False, True])
 @pytest.mark.parametrize("draft", [False, True, "some"])
 @pytest.mark.parametrize("scaled", [False, True])
-def test_fused_forward_gives_the_hidden_states_and_keys_of_the_decoder(draft, scaled):
+def test_fused_forward_gives_the_hidden_states_and_keys_of_the_decoder(draft, scaled, merged):
     config = replace(TINY, rope_scaling=Yarn(2.0, 32), query_scaling=QueryScaling(0.1, 4)) if scaled else TINY
     decoder = random_decoder(config, DEVICE, torch.float32, 1)
     torch.manual_seed(0)
@@ -43,6 +45,8 @@ def test_fused_forward_gives_the_hidden_states_and_keys_of_the_decoder(draft, sc
         return attend(q.transpose(1, 2), keys, values, mask_bias(mask, q.dtype)).transpose(1, 2).flatten(2)
 
     flat = (slots + torch.tensor([[0], [12]], device=DEVICE)).flatten()
+    if merged:
+        merge_drafts(decoder)
     found = fused_hidden(decoder, ids, slots, flat, (pages[0], pages[1]), attention, gate)
     torch.testing.assert_close(found, wanted, rtol=1e-4, atol=1e-5)
     for part, theirs in zip(pages, (plain.keys, plain.values), strict=True):

@@ -5,7 +5,7 @@ import torch
 from engines import GRID
 from tiny import tiny_model
 
-from recguide.engine.adapters import projections
+from recguide.engine.adapters import merge_drafts, projections
 from recguide.engine.model import Linear, LowRank
 from recguide.engine.selfcheck import check_adapter
 from recguide.engine.serving import Engine, EngineConfig
@@ -35,6 +35,17 @@ def test_a_model_without_a_draft_adapter_passes_and_says_so(decoder) -> None:
     found = check_adapter(decoder, 16)
     assert not found.present
     assert found.draft_difference == found.verify_difference == found.routed_difference == 0
+
+
+def test_merged_weights_that_lack_the_adapter_are_found() -> None:
+    decoder = adapted()
+    merge_drafts(decoder)
+    assert check_adapter(decoder, 16).drafting_difference > 0.01
+    for _, linear in projections(decoder):
+        if linear.draft_weight is not None:
+            linear.draft_weight = linear.weight
+    with pytest.raises(RuntimeError, match="drafts are the same without it"):
+        check_adapter(decoder, 16)
 
 
 def test_an_adapter_that_does_nothing_is_found() -> None:

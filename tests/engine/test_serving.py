@@ -6,10 +6,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tiny import TINY, tiny_model
 
+from recguide.engine.adapters import merge_drafts
 from recguide.engine.decode import autoregressive
 from recguide.engine.pages import HeldPages, PagePool
 from recguide.engine.requests import Wish
 from recguide.engine.serving import Engine, EngineConfig
+from recguide.engine.shapes import add_random_draft_adapter
 from recguide.sim.batching import BATCHINGS
 from recguide.sim.memory import Limits
 from recguide.sim.overlap import Overlap
@@ -24,9 +26,12 @@ def answers(model, asked, max_new, max_context):
 
 
 @settings(max_examples=30)
-@given(seed=st.integers(0, 50), shift=st.integers(0, 1), asked=prompts, load=loads())
-def test_greedy_output_is_that_of_one_token_decoding(seed, shift, asked, load) -> None:
+@given(seed=st.integers(0, 50), shift=st.integers(0, 1), asked=prompts, load=loads(), merged=st.booleans())
+def test_greedy_output_is_that_of_one_token_decoding(seed, shift, asked, load, merged) -> None:
     model = tiny_model(seed, shift)
+    if merged:
+        add_random_draft_adapter(model.decoder, 4)
+        merge_drafts(model.decoder)
     engine = engine_of(model, load)
     lives, _ = serve(engine, asked, load)
     assert [live.tokens for live in lives] == answers(model, asked, load.max_new, load.max_context)
