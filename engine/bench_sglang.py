@@ -216,6 +216,7 @@ def _about(bench: Bench, name: str) -> dict[str, Any]:
         "acceptance": judge.label if judge is not None and name not in BASELINES else "the model's own",
         "temperature": options.temperature,
         "adapter": options.adapter,
+        "merge_drafts": options.merge_drafts and name not in BASELINES,
         "weights": bench.model.told,
         "dtype": options.dtype,
         "streamed": options.stream,

@@ -20,6 +20,7 @@ class SglangOptions:
 
     model: str
     adapter: str | None
+    merge_drafts: bool
     policy: tuple[tuple[str, tuple[int, ...]], ...]
     """Of ours, and of ``BASELINES``; and how many requests are in flight in each run."""
     profile: str | None
@@ -60,6 +61,10 @@ def sglang(
         ),
     ] = None,
     adapter: Annotated[str | None, typer.Option(help="adapter file, PEFT folder, or a shipped one's name")] = None,
+    merge_drafts: Annotated[
+        bool,
+        typer.Option("--merge-drafts", help="keep weights with the draft adapter merged, for forwards that only draft"),
+    ] = False,
     profile: Annotated[str | None, typer.Option(help="of this GPU and model, for policies that look at costs")] = None,
     batching: Annotated[str, typer.Option(help="of unequal blocks: bucket, bucket:oldest, pad, ragged")] = "bucket",
     block_sizes: Annotated[str, typer.Option(help="block sizes that rounds may have")] = "4,8,16,32",

@@ -70,6 +70,10 @@ class DraftUpdate(nn.Module):
         outputs = projection.output_size // (cut.size if cut.parts else 1)
         self.a = nn.Parameter(torch.zeros(rank, inputs, dtype=dtype), requires_grad=False)
         self.b = nn.Parameter(torch.zeros(outputs, rank, dtype=dtype), requires_grad=False)
+        self.merged: Tensor | None = None
+        """The projection's weight with this merged, for forwards that only draft; None: those add to what it gives."""
+        self._plain: nn.Parameter | None = None
+        projection.register_forward_pre_hook(self._begun)
         projection.register_forward_hook(self._added)
 
     def load(self, a: Tensor, b: Tensor) -> None:
@@ -77,10 +81,24 @@ class DraftUpdate(nn.Module):
         self.a.copy_(self.cut.inputs(a))
         self.b.copy_(self.cut.outputs(b))
 
+    def merge(self, projection: LinearBase) -> None:
+        """Keep the weight as it is with the update, once both are there; InputError for weights that are not plain."""
+        weight = _plain_weight(projection, "--merge-drafts keeps plain weights with the draft adapter")
+        self.merged = torch.addmm(weight.data.float(), self.b.float(), self.a.float()).to(weight.dtype)
+
+    def _begun(self, projection: nn.Module, _: tuple[Tensor, ...]) -> None:
+        if self.routing.gate is True and self.merged is not None:
+            # hooks cannot take the product's place, only the weight's
+            self._plain = projection.get_parameter("weight")
+            projection.weight = nn.Parameter(self.merged, requires_grad=False)
+
     def _added(
         self, projection: nn.Module, given: tuple[Tensor, ...], found: tuple[Tensor, Tensor | None]
     ) -> tuple[Tensor, Tensor | None] | None:
         gate, y = self.routing.gate, found[0]
+        if self._plain is not None:
+            projection.weight, self._plain = self._plain, None
+            return None
         if gate is False:
             return None
         inner = F.linear(given[0].to(self.a.dtype), self.a)
@@ -96,15 +114,20 @@ class DraftUpdate(nn.Module):
 
 def merge(projection: LinearBase, cut: Cut, a: Tensor, b: Tensor) -> None:
     """Add a whole update to a projection's weight, for every token."""
-    weight = getattr(projection, "weight", None)
-    if weight is None or not weight.is_floating_point() or weight.element_size() < 2:
-        raise InputError("quantization: the adapter has updates of every token, and merges them into plain weights")
+    weight = _plain_weight(projection, "the adapter has updates of every token, and merges them into plain weights")
     part = cut.outputs(b).to(weight.device) @ cut.inputs(a).to(weight.device)
     if part.shape != weight.shape:
         raise InputError(
             f"--tp {cut.size}: this process has {list(weight.shape)} of a weight, and {list(part.shape)} of its adapter"
         )
     weight.data.add_(part.to(weight.dtype))
+
+
+def _plain_weight(projection: LinearBase, why: str) -> nn.Parameter:
+    weight = getattr(projection, "weight", None)
+    if not isinstance(weight, nn.Parameter) or not weight.is_floating_point() or weight.element_size() < 2:
+        raise InputError(f"quantization: {why}")
+    return weight
 
 
 def cut_of(projection: LinearBase, parts: Sequence[tuple[int, int]], rank: int, size: int) -> Cut:

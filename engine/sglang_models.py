@@ -19,6 +19,7 @@ from torch import Tensor, nn
 from recguide.engine.checkpoints import HEAD, HEADS, HEADS_BY_PREFIX, OTHER_PARTS, RECOMPUTED
 from recguide.engine.sglang_adapters import Cut, DraftUpdate, Routing, cut_of, merge
 from recguide.engine.sglang_config import ARCHITECTURE, register_configs
+from recguide.engine.sglang_options import read_options
 from recguide.engine.sglang_updates import AdapterPlan, adapter_plan
 
 if TYPE_CHECKING:
@@ -43,9 +44,9 @@ class DraftingLlama(LlamaModel):
 
     plan: AdapterPlan | None = None
 
-    def adapt(self, plan: AdapterPlan, hidden_size: int) -> None:
+    def adapt(self, plan: AdapterPlan, hidden_size: int, merge_drafts: bool) -> None:
         """Make room for an adapter; its numbers come behind the weights."""
-        self.plan, self.routing = plan, Routing()
+        self.plan, self.routing, self.merge_drafts = plan, Routing(), merge_drafts
         self.cuts = {name: self._cut(name) for name in self._names()}
         updates = {name: self._update(name, rank) for name in self.cuts if (rank := self._rank(name))}
         self.updates = nn.ModuleDict({name.replace(".", "_"): update for name, update in updates.items()})
@@ -91,6 +92,8 @@ class DraftingLlama(LlamaModel):
                 update = self.updates[name.replace(".", "_")]
                 assert isinstance(update, DraftUpdate)
                 update.load(*read.draft[name])
+                if self.merge_drafts:
+                    update.merge(self.projection(name))
         if self.mask_embedding is not None:
             assert read.mask_embedding is not None
             self.mask_embedding.copy_(read.mask_embedding)
@@ -144,7 +147,8 @@ class LlamaSelfSpeculator(LlamaForCausalLM):
         if args.speculative_algorithm == ALGORITHM:
             plan = adapter_plan(args.model_path, args.speculative_draft_model_path)
             self.mask_id, self.draft_shift = plan.mask_id, plan.draft_shift
-            model.adapt(plan, config.hidden_size)
+            merged = read_options(args.speculative_adaptive_config).merge_drafts
+            model.adapt(plan, config.hidden_size, merged)
         return model
 
     def load_weights(self, weights: Iterable[tuple[str, Tensor]]) -> None:

@@ -69,6 +69,8 @@ class PluginOptions:
     """Whether forwards are captured on a GPU."""
     ahead: bool | None = None
     """Whether a step is launched before SGLang has dealt with the one before; None: on a GPU."""
+    merge_drafts: bool = False
+    """Whether forwards that only draft run on weights with the draft adapter merged, a second copy of them."""
 
 
 KINDS: Mapping[str, Callable[[Any], bool]] = {
@@ -85,6 +87,7 @@ KINDS: Mapping[str, Callable[[Any], bool]] = {
     "log": lambda value: isinstance(value, str),
     "cuda_graphs": lambda value: isinstance(value, bool),
     "ahead": lambda value: isinstance(value, bool),
+    "merge_drafts": lambda value: isinstance(value, bool),
 }
 ALLOWED = {
     "policy": "the name of a policy",
@@ -95,6 +98,7 @@ ALLOWED = {
     "log": "the path of a folder",
     "cuda_graphs": "true or false",
     "ahead": "true or false",
+    "merge_drafts": "true or false",
 }
 
 

@@ -148,6 +148,8 @@ def _of_plugin(options: "SglangOptions", model: Model, load: BenchLoad, name: st
         told["profile"] = options.profile
     if load.judge is not None:
         told["forced_trace"] = str(place.trace)
+    if options.merge_drafts:
+        told["merge_drafts"] = True
     return {
         "speculative_algorithm": "RECGUIDE",
         "speculative_adaptive_config": json.dumps(told),

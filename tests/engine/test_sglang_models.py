@@ -20,7 +20,8 @@ if not PRESENT:
 
 from sglang_runs import by_our_engine, under_recguide, under_sglang
 
-from recguide.engine.sglang_adapters import Cut
+from recguide.engine.sglang_adapters import Cut, DraftUpdate, Routing
+from recguide.traces.errors import InputError
 
 PROMPTS, COUNT, POLICY = prompts(6), 32, "fixed:8"
 
@@ -111,18 +112,67 @@ def adapter(tmp_path_factory: pytest.TempPathFactory, doubled: Path) -> Path:
     return write_adapter(tmp_path_factory.mktemp("adapter") / "toy.safetensors", doubled)
 
 
-@pytest.mark.parametrize("processes", [1, 2])
+@pytest.mark.parametrize(("processes", "merge_drafts"), [(1, False), (1, True), (2, False), (2, True)])
 def test_an_adapter_of_ours_is_merged_and_routed(
-    plain: list[list[int]], doubled: Path, adapter: Path, monkeypatch: pytest.MonkeyPatch, processes: int
+    plain: list[list[int]],
+    doubled: Path,
+    adapter: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    processes: int,
+    merge_drafts: bool,
 ) -> None:
-    """With two processes, too, which share all layers."""
+    """With two processes, too, which share all layers; and with drafts by weights that the update is merged into."""
     if processes > 1:
         monkeypatch.setenv("SGLANG_CPU_OMP_THREADS_BIND", f"0|{min(1, os.cpu_count() - 1)}")
     arguments = {"speculative_draft_model_path": str(adapter), "tp_size": processes}
-    found = under_recguide(PROMPTS, COUNT, POLICY, model_path=str(doubled), **arguments)
+    told = json.dumps({"policy": POLICY, "merge_drafts": merge_drafts})
+    found = under_recguide(PROMPTS, COUNT, told, model_path=str(doubled), **arguments)
     ours = by_our_engine(doubled, PROMPTS, COUNT, POLICY, str(adapter))
     assert (found.tokens, found.rounds) == (ours.tokens, ours.rounds)
     assert found.tokens != plain
+
+
+class Projection(torch.nn.Module):
+    """What an update needs of SGLang's."""
+
+    input_size, output_size = 12, 16
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.weight = torch.nn.Parameter(torch.randn(16, 12), requires_grad=False)
+
+    def forward(self, x: torch.Tensor) -> tuple[torch.Tensor, None]:
+        return torch.nn.functional.linear(x, self.weight), None
+
+
+def test_forwards_that_only_draft_run_on_merged_weights_and_no_others() -> None:
+    torch.manual_seed(0)
+    projection, routing, x = Projection(), Routing(), torch.randn(3, 12)
+    update = DraftUpdate(projection, 4, Cut(((16, 16),), 0, 1), routing, torch.float32)
+    update.load(torch.randn(4, 12), torch.randn(16, 4))
+    gates = False, True, torch.tensor([[True], [False], [True]])
+
+    def found() -> list[torch.Tensor]:
+        told = []
+        for gate in gates:
+            routing.gate = gate
+            told.append(projection(x)[0])
+        return told
+
+    apart, weight = found(), projection.weight
+    update.merge(projection)
+    for one, other in zip(apart, found(), strict=True):
+        torch.testing.assert_close(one, other)
+    assert projection.weight is weight
+    assert update.merged is not None
+    update.merged.zero_()
+    none, drafts, some = found()
+    assert torch.equal(none, apart[0])
+    assert torch.equal(some, apart[2])
+    assert not drafts.any()
+    projection.weight = torch.nn.Parameter(weight.to(torch.int8), requires_grad=False)
+    with pytest.raises(InputError, match="quantization: --merge-drafts keeps plain weights"):
+        update.merge(projection)
 
 
 @pytest.mark.parametrize("size", [1, 2, 4])
