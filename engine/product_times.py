@@ -26,7 +26,13 @@ PASSES = 7
 """Over all sizes, behind one that counts for nothing."""
 BEYOND_CACHE = 256 * 2**20
 """Bytes of weights that no GPU keeps in its cache from one run to the next, as it does not in a forward."""
-CHILD = "from recguide.engine.product_times import answer; answer()"
+CHILD = """import json, sys
+sys.path[:] = json.loads(sys.argv[1])
+from recguide.engine.product_times import answer
+answer()"""
+"""It finds modules where this process does, and not in the folder that it is started in."""
+ANSWER = "products take "
+"""What stands before the answer, for libraries print lines of their own."""
 LONGEST_S = 300
 """Seconds that the other process may take."""
 Samples = list[list[float]]
@@ -42,29 +48,35 @@ def passes_aside(work: Sequence[Sequence[Tensor]], sizes: Sequence[int]) -> list
     shapes = [[list(weight.shape) for weight in weights] for weights in work]
     asked = json.dumps({"device": str(device), "dtype": dtype, "shapes": shapes, "sizes": list(sizes)})
     try:
-        done = subprocess.run([sys.executable, "-c", CHILD], input=asked, capture_output=True, text=True,
+        return _asked_aside(asked)
+    except (OSError, RuntimeError, ValueError) as error:
+        typer.echo(f"warning: products are timed in this process, whose forwards are slower by it: {error}", err=True)
+    found = [product_passes(weights, sizes) for weights in work]
+    torch.cuda.empty_cache()
+    return found
+
+
+def _asked_aside(asked: str) -> list[Samples]:
+    command = [sys.executable or "python", "-P", "-c", CHILD, json.dumps(sys.path)]
+    try:
+        done = subprocess.run(command, input=asked, capture_output=True, text=True, errors="replace",
                               timeout=LONGEST_S, check=False)  # fmt: skip
-        if done.returncode == 0:
-            return _answered(done.stdout)
-        why = (done.stderr.strip().splitlines() or [f"status {done.returncode}"])[-1]
-    except (OSError, subprocess.TimeoutExpired) as error:
-        why = str(error)
-    typer.echo(f"warning: products are timed in this process, whose forwards are slower by it: {why}", err=True)
-    return [product_passes(weights, sizes) for weights in work]
-
-
-def _answered(text: str) -> list[Samples]:
-    found: list[Samples] = json.loads(text.splitlines()[-1])
+    except subprocess.TimeoutExpired:
+        raise RuntimeError(f"no answer for {LONGEST_S} s") from None
+    if done.returncode != 0:
+        raise RuntimeError((done.stderr.strip().splitlines() or [f"status {done.returncode}"])[-1])
+    found: list[Samples] = json.JSONDecoder().raw_decode(done.stdout.rpartition(ANSWER)[2])[0]
     return found
 
 
 def answer() -> None:
-    """The other process: reads what is asked from stdin, and prints seconds as the last line."""
+    """The other process: reads what is asked from stdin, and prints seconds."""
     asked: dict[str, Any] = json.load(sys.stdin)
     device, dtype = torch.device(asked["device"]), getattr(torch, asked["dtype"])
     if device.type == "cuda":
         torch.cuda.set_device(device)
-    print(json.dumps([product_passes(_drawn(shapes, device, dtype), asked["sizes"]) for shapes in asked["shapes"]]))
+    found = [product_passes(_drawn(shapes, device, dtype), asked["sizes"]) for shapes in asked["shapes"]]
+    print(ANSWER + json.dumps(found), flush=True)
 
 
 def _drawn(shapes: Sequence[Sequence[int]], device: torch.device, dtype: torch.dtype) -> list[Tensor]:

@@ -12,7 +12,7 @@ from tiny import tiny_model
 
 from recguide.engine.decode import autoregressive
 from recguide.engine.places import Grid, Place
-from recguide.engine.product_times import beyond_cache, passes_aside, product_seconds
+from recguide.engine.product_times import CHILD, beyond_cache, passes_aside, product_seconds
 from recguide.engine.profiling import product_rows, station_for
 from recguide.engine.serving import Engine, EngineConfig
 from recguide.engine.sizes import (
@@ -161,11 +161,28 @@ def test_products_of_a_forward_are_those_of_all_layers_and_of_one_head() -> None
 
 @pytest.mark.parametrize(
     ("child", "why"),
-    [("raise MemoryError('too little')", "MemoryError: too little"), ("import os; os._exit(3)", "status 3")],
+    [
+        ("raise MemoryError('too little')", "MemoryError: too little"),
+        ("import os; os._exit(3)", "status 3"),
+        ("print('done')", "Expecting value: line 1 column 1 (char 0)"),
+        ("import os; os.write(2, bytes([255])); os._exit(3)", "\ufffd"),
+        ("import time; time.sleep(60)", "no answer for 3 s"),
+    ],
 )
 def test_without_another_process_products_are_timed_here(monkeypatch, capsys, child, why) -> None:
     monkeypatch.setattr("recguide.engine.product_times.CHILD", child)
+    monkeypatch.setattr("recguide.engine.product_times.LONGEST_S", 3)
     found = passes_aside([[tiny_model(2, 0).decoder.head]], [1, 4])
     assert [len(seconds) for seconds in found[0]] == [2] * 7
     told = f"warning: products are timed in this process, whose forwards are slower by it: {why}\n"
     assert capsys.readouterr().err == told
+
+
+def test_the_other_process_imports_and_reads_nothing_else(monkeypatch, capsys, tmp_path) -> None:
+    for name in ("json", "recguide", "torch"):
+        (tmp_path / f"{name}.py").write_text("raise RuntimeError('found in the folder')")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("recguide.engine.product_times.CHILD", f"print('before')\n{CHILD}\nprint('[[[1.0]]]')")
+    found = passes_aside([[tiny_model(2, 0).decoder.head]], [1, 4])
+    assert [len(seconds) for seconds in found[0]] == [2] * 7
+    assert capsys.readouterr().err == ""
