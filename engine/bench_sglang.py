@@ -24,6 +24,7 @@ from recguide.engine.sglang_options import plan_of
 from recguide.engine.sglang_seen import client_figures, client_run, read_seen, same_outputs, server_figures
 from recguide.engine.sglang_server import Model, Place, arguments_of, model_of
 from recguide.engine.sglang_times import host_times
+from recguide.engine.shared_options import told_of_drafts
 from recguide.sim.campaigns import Manifest, PointKey, manifest_of
 from recguide.sim.detailed import detailed
 from recguide.sim.figures import Figures
@@ -104,6 +105,7 @@ def _wanted(options: SglangOptions, model: Model, load: BenchLoad, machine: dict
         "weights_sha256": model.weights_sha256,
         "dtype": options.dtype,
         "gpu": machine["gpu"],
+        **told_of_drafts(options.merge_drafts),
         "acceptance": "model" if load.judge is None else "forced",
         "trace": None if load.judge is None else trace_identity(load.judge.trace),
         "batching": options.batching,

@@ -16,7 +16,7 @@ from recguide.engine.measure_command import Key, MeasureOptions
 from recguide.engine.pinning import loop_s, pin_to_fastest
 from recguide.engine.policyof import costs_of, policy_of
 from recguide.engine.served import NOTE
-from recguide.engine.shared_options import MERGED
+from recguide.engine.shared_options import told_of_drafts
 from recguide.engine.sizes import profiled_sizes
 from recguide.engine.station import Station
 from recguide.sim.campaigns import Manifest, PointKey, manifest_of
@@ -86,8 +86,8 @@ class Bench:
         config = engine_config(self.trace.provenance, max(count for _, _, count in keys), options.batching,
                                options.max_batched_tokens, options.kv_tokens)  # fmt: skip
         policies = [self.policy(name) for name in {name for name, _, _ in keys}]
-        model = self.model
-        sizes = profiled_sizes(options.profile, model.config.name, options.dtype, model.decoder.device)
+        model, merged = self.model, options.merge_drafts
+        sizes = profiled_sizes(options.profile, model.config.name, options.dtype, model.decoder.device, merged)
         return Station(model.decoder, policies, replace(config, sizes=sizes), time.perf_counter)
 
 
@@ -198,6 +198,7 @@ def _setup(bench: Bench) -> dict[str, object]:
         **model.named,
         "dtype": options.dtype,
         "gpu": gpu_name(model.decoder.device),
+        **told_of_drafts(options.merge_drafts),
         "acceptance": options.acceptance,
         "trace": trace_identity(bench.trace),
         "requests_each": options.requests_each,
@@ -266,7 +267,7 @@ def _about(bench: Bench, task: Task, names: Sequence[str], told: Mapping[str, st
         "weights_sha256": model.weights_sha256,
         "adapter_sha256": model.adapter_sha256 or "none",
         "dtype": options.dtype,
-        **({"drafts": MERGED} if options.merge_drafts else {}),
+        **told_of_drafts(options.merge_drafts),
         **bench.machine,
         **told,
         "command": bench.command,

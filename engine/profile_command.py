@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from recguide.engine.shared_options import DTYPES, MERGED, whole_numbers
+from recguide.engine.shared_options import DTYPES, told_of_drafts, whole_numbers
 from recguide.traces.checks import require_place
 from recguide.traces.errors import InputError
 
@@ -100,7 +100,7 @@ def _header(loaded: "LoadedModel", dtype: str, merged_drafts: bool) -> dict[str,
         "weights_sha256": loaded.weights_sha256,
         "adapter_sha256": loaded.adapter_sha256 or "none",
         "dtype": dtype,
-        **({"drafts": MERGED} if merged_drafts else {}),
+        **told_of_drafts(merged_drafts),
         **machine_of(device),
         "command": command_line(),
         "created": datetime.now(UTC).isoformat(timespec="seconds"),

@@ -14,6 +14,7 @@ from recguide.engine.served import NOTE
 from recguide.engine.sglang_forwards import SglangForwards
 from recguide.engine.sglang_options import Plan
 from recguide.engine.sglang_rounds import ScheduledRounds
+from recguide.engine.shared_options import told_of_drafts
 from recguide.sim.log import Replay
 from recguide.sim.measurement import ACCEPTANCE, ALL, ROLES, About, Measurement, served_path, write_measurement
 from recguide.sim.metrics import metrics_of
@@ -94,6 +95,7 @@ def _about(
             "weights_sha256": UNKNOWN,
             "adapter_sha256": UNKNOWN,
             "dtype": str(forwards.decoder.dtype).removeprefix("torch."),
+            **told_of_drafts(plan.options.merge_drafts),
             **machine_of(forwards.device),
             **forwards.told(),
             "command": server.command,

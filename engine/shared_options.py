@@ -1,13 +1,17 @@
 """What several commands read from their options; without torch, which `--help` must not wait for."""
 
+from recguide.sim.costs import DRAFTS, MERGED
 from recguide.traces.checks import require
 from recguide.traces.dense import BLOCK_SIZE_RANGE
 from recguide.traces.errors import InputError
 
 DTYPES = {"fp32": "float32", "bf16": "bfloat16"}
 """As options name them, and torch."""
-MERGED = "by weights with the adapter merged"
-"""What files say of drafts, where they are made so."""
+
+
+def told_of_drafts(merged: bool) -> dict[str, str]:
+    """What files say of forwards that only draft: nothing where they add an adapter's updates."""
+    return {DRAFTS: MERGED} if merged else {}
 
 
 def parse_block_sizes(text: str) -> tuple[int, ...]:

@@ -15,7 +15,7 @@ from torch import Tensor
 from recguide.engine.environment import gpu_name
 from recguide.engine.model import Decoder, Layer
 from recguide.engine.product_times import Samples, beyond_cache, medians, passes_aside
-from recguide.sim.costs import EIGHTHS, FILL, MOVED, read_profile, resolve_profile
+from recguide.sim.costs import APART, DRAFTS, EIGHTHS, FILL, MERGED, MOVED, read_profile, resolve_profile
 from recguide.sim.sizes import NOBODY, Moved, filled_up, moved_in, moved_sizes, moved_text, sizes_up_to
 
 LARGEST = 2048
@@ -81,7 +81,9 @@ def whole_products(
     }
 
 
-def profiled_sizes(profile: str | None, model: str, dtype: str, device: torch.device) -> FillSizes | None:
+def profiled_sizes(
+    profile: str | None, model: str, dtype: str, device: torch.device, merged_drafts: bool = False
+) -> FillSizes | None:
     """Those that a profile was measured with, by name or path; None where there is none of this model and machine.
 
     ``dtype`` is as options name it. Whoever serves what a profile foretells runs the forwards that it is of. One of
@@ -90,11 +92,13 @@ def profiled_sizes(profile: str | None, model: str, dtype: str, device: torch.de
     if profile is None:
         return None
     path = resolve_profile(profile)
-    header = read_profile(path).header
+    header = {DRAFTS: APART, **read_profile(path).header}
     here = {"model": model, "dtype": dtype, "gpu": gpu_name(device), "torch": str(torch.__version__)}
+    here |= {DRAFTS: MERGED if merged_drafts else APART}
     if other := [name for name in here if header[name] != here[name]]:
         _warn(path, header, here, other)
-    if MOVED not in header or other:
+    # drafts of either kind have the same sizes
+    if MOVED not in header or {*other} - {DRAFTS}:
         return None
     tokens, scores = (moved_in(header.get(name, NOBODY), f"{path}: header: {name}") for name in (MOVED, SCORES))
     return FillSizes(tokens, scores)

@@ -36,6 +36,8 @@ FILL, EIGHTHS = "fill", "eighths of a power of 2"
 """A key of the header, how a forward's query tokens are filled up to a size that has a CUDA graph; and its value."""
 MOVED = "fill_moved"
 """Another: from which of these sizes forwards move on to a faster, larger one, as :func:`moved_text` says it."""
+DRAFTS, MERGED, APART = "drafts", "by weights with the adapter merged", "by weights and adapter apart"
+"""A third: how forwards that only draft were run; the last one where there is none."""
 PREFILL, DECODE, ROUND = ("prefill",), ("decode", "host"), ("draft", "verify", "host")
 SHIPPED = Path(__file__).with_name("profiles")
 

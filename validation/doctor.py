@@ -5,7 +5,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from recguide.sim.costs import Profile, read_profile, resolve_profile
+from recguide.sim.costs import DRAFTS, MERGED, Profile, read_profile, resolve_profile
 from recguide.sim.guards import check_sources
 from recguide.traces.dense import DenseTrace
 from recguide.traces.errors import InputError
@@ -104,9 +104,10 @@ def matching(trace: DenseTrace, profile: Profile) -> Iterator[Diagnosis]:
 
 
 def _adapter(header: Mapping[str, str]) -> list[str]:
-    """The option that profiles as the given profile was made."""
+    """The options that profile as the given profile was made."""
     command = shlex.split(header.get("command", ""))
-    return command[command.index("--adapter") :][:2] if "--adapter" in command else []
+    adapter = command[command.index("--adapter") :][:2] if "--adapter" in command else []
+    return [*adapter, "--merge-drafts"] if header.get(DRAFTS) == MERGED else adapter
 
 
 def _profile(name: str | None) -> tuple[Profile | None, list[Diagnosis]]:

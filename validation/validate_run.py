@@ -9,7 +9,7 @@ from rich.console import Console
 from rich.table import Table
 
 from recguide.sim.campaigns import MANIFEST, Campaign, PointKey, check_files, policy_files, read_campaign
-from recguide.sim.costs import Profile, read_profile, resolve_profile
+from recguide.sim.costs import APART, DRAFTS, Profile, read_profile, resolve_profile
 from recguide.sim.guards import check_sources, settle
 from recguide.sim.measurement import ALL, Measurement, served_path
 from recguide.sim.sweep_run import title_of
@@ -93,10 +93,11 @@ def _sources(options: ValidateOptions) -> _Sources:
     title = title_of(trace, profile, options.cross_model)
     warnings = settle(check_sources(trace, profile), options.force)
     campaign = read_campaign(options.campaign)
-    for name in ("model", "gpu", "weights_sha256"):
-        served, profiled = str(campaign.manifest.setup.get(name) or ""), profile.header[name]
+    setup, header = ({DRAFTS: APART, **given} for given in (campaign.manifest.setup, profile.header))
+    for name in ("model", "gpu", "weights_sha256", DRAFTS):
+        served, profiled = str(setup.get(name) or ""), str(header[name])
         if differ(served, profiled):
-            text = f"{options.campaign}: {name}: measured on {served[:16]!r}, the profile is of {profiled[:16]!r}"
+            text = f"{options.campaign}: {name}: measured on {served[:40]!r}, the profile is of {profiled[:40]!r}"
             if not options.force:
                 raise InputError(f"{text}; --force compares all the same")
             warnings.append(f"FORCED: {text}")

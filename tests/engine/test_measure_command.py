@@ -111,3 +111,6 @@ def test_a_folder_of_other_measurements_is_refused(inputs, tiny_folder, tmp_path
     assert recguide(*arguments(inputs, tiny_folder, tmp_path, *once)).code == 75
     done = recguide(*arguments(inputs, tiny_folder, tmp_path, *once, "--seed", 1))
     assert (done.code, "campaign.json: seed: found 0, allowed: 1, or another folder" in done.stderr) == (2, True)
+    done = recguide(*arguments(inputs, tiny_folder, tmp_path, *once, "--merge-drafts"))
+    told = "campaign.json: drafts: found None, allowed: 'by weights with the adapter merged', or another folder"
+    assert (done.code, told in done.stderr) == (2, True)

@@ -117,6 +117,12 @@ def test_a_profile_of_something_else_is_named_on_stderr(tmp_path, capsys) -> Non
     profiled_sizes(str(other), "tiny", "fp32", torch.device("cpu"))
     told = f"warning: {other}: model: found larger, but here is tiny; gpu: found another, but here is cpu\n"
     assert capsys.readouterr().err == told
+    apart = str(profiles.write(tmp_path / "apart.csv", **here, fill_moved="8>10"))
+    found = profiled_sizes(apart, "tiny", "fp32", torch.device("cpu"), merged_drafts=True)
+    assert found is not None
+    assert found.moved_tokens == {8: 10}
+    told = "drafts: found by weights and adapter apart, but here is by weights with the adapter merged\n"
+    assert capsys.readouterr().err == f"warning: {apart}: {told}"
 
 
 def test_every_size_is_timed_with_all_weights() -> None:

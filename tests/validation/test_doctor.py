@@ -61,6 +61,9 @@ def test_a_profile_of_another_gpu_or_torch_is_worth_a_warning_and_a_new_one(sour
         (found,) = (diagnosis for diagnosis in examine(HERE, *sources(**changes)) if diagnosis.subject == "profile p")
         assert (found.state, found.remedy) == (WARNING, remedy)
         assert text in found.found
+    merged = sources(torch="0.9", drafts="by weights with the adapter merged")
+    (found,) = (diagnosis for diagnosis in examine(HERE, *merged) if diagnosis.subject == "profile p")
+    assert found.remedy == "recguide profile tiny --adapter mine --merge-drafts --output my_gpu.csv"
 
 
 def test_without_a_gpu_any_profile_will_do_to_simulate(sources):

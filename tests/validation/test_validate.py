@@ -144,6 +144,10 @@ def test_measurements_of_another_trace_or_gpu_are_refused(inputs, tmp_path, recg
     assert (done.code, "gpu: measured on 'Other GPU'" in done.stderr) == (2, True)
     forced = recguide(*arguments(other, tmp_path / "out", "--force"))
     assert (forced.code, "FORCED" in forced.stderr) == (0, True)
+    profiles.write(folder / "merged.csv", drafts="by weights with the adapter merged")
+    done = recguide(*arguments(inputs, tmp_path / "out", "--profile", folder / "merged.csv"))
+    told = "drafts: measured on 'by weights and adapter apart', the profile is of 'by weights with the adapter merged'"
+    assert (done.code, told in done.stderr) == (2, True)
 
 
 def test_a_policy_file_that_has_changed_is_refused(inputs, tmp_path, recguide) -> None:
