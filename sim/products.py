@@ -58,7 +58,8 @@ def check_products(path: Path, first_line: int, rows: Sequence[Row], *, filled: 
     products = Products({row.query_tokens: row.median_us for row in rows if row.kind == PRODUCTS})
     for line, row in numbered:
         least_us = products.part_of(row.kind)(1, row.query_tokens) / MOST_OF_FORWARD
-        if row.median_us < least_us:
+        # a prefill scores its last tokens alone, and with a small model and many words all scores are most of the work
+        if row.kind != "prefill" and row.median_us < least_us:
             allowed = f"at least {least_us:g}, half of what the products of so many tokens take"
             raise InputError(f"{path}:{line}: median_us: found {row.median_us:g}, allowed: {allowed}")
 

@@ -119,6 +119,16 @@ def test_the_host_and_what_was_measured_do_not_depend_on_products() -> None:
             assert covered[0] == covered[1]
 
 
+def test_prefills_which_score_few_tokens_may_take_less_than_scoring_all_does(tmp_path: Path) -> None:
+    prefills = [Row("prefill", 1, n, 0, 20.0 + n * 0.01, 1.0, 5) for n in (16, 512, 2048)]
+    rows = [*(row for row in forwards() if row.kind != "prefill"), *products(), *prefills]
+    write_profile(tmp_path / "p.csv", FILLED, rows)
+    costs = read_profile(tmp_path / "p.csv").costs()
+    for row in prefills:
+        assert costs.forward_s("prefill", 1, row.query_tokens, 0) * 1e6 == pytest.approx(row.median_us)
+    assert all(costs.forward_s("prefill", 1, n, 0) * 1e6 >= 20 for n in range(1, 9000, 97))
+
+
 def test_a_file_keeps_products(tmp_path: Path) -> None:
     rows = [*forwards(), *products()]
     write_profile(tmp_path / "p.csv", FILLED, rows)
