@@ -188,5 +188,5 @@ def draft_only_decoder(decoder: Decoder) -> Decoder:
         for update in linear.updates:
             assert isinstance(update, LowRank)
             linear.weight.add_(update.b @ update.a)
-        linear.updates = nn.ModuleList()
+        linear.updates, linear.draft_weight = nn.ModuleList(), None
     return merged

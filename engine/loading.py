@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from recguide.engine import smollm2
-from recguide.engine.adapters import file_sha256, load_adapter, merge_drafts, read_info, resolve_adapter
+from recguide.engine.adapters import file_sha256, load_adapter, merge_drafts, projections, read_info, resolve_adapter
 from recguide.engine.checkpoints import read_weights, weights_sha256
 from recguide.engine.configs import read_config
 from recguide.engine.environment import chosen_device
@@ -19,6 +19,7 @@ from recguide.engine.model import Decoder, ModelConfig
 from recguide.engine.shapes import SHAPES, add_random_draft_adapter, random_decoder, random_sha256
 from recguide.engine.shared_options import DTYPES
 from recguide.engine.tokenizer import Tokenizer, read_tokenizer
+from recguide.traces.checks import require
 from recguide.traces.errors import InputError
 
 
@@ -69,7 +70,7 @@ def open_model(name: str, adapter: str | None, device: str, dtype: str, merged_d
     """The model that a command's options name, for anything but training.
 
     Random shapes draft with a random adapter, at what that costs. ``merged_drafts``: see :func:`merge_drafts`. Raises
-    as :func:`load_model` does.
+    as :func:`load_model` does, and InputError where drafts are to be merged and nothing changes them.
     """
     # fp32 means fp32: no TensorFloat-32 inside
     torch.set_float32_matmul_precision("highest")
@@ -80,6 +81,8 @@ def open_model(name: str, adapter: str | None, device: str, dtype: str, merged_d
         add_random_draft_adapter(model.decoder)
     if merged_drafts:
         merge_drafts(model.decoder)
+        merged = any(linear.draft_weight is not None for _, linear in projections(model.decoder))
+        require(merged, "--merge-drafts", f"{name} without a draft adapter", "models that have one: --adapter")
     return model
 
 

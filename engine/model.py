@@ -97,7 +97,8 @@ class Linear(nn.Module):
         super().__init__()
         self.weight = nn.Parameter(torch.empty(out_features, in_features, device=device, dtype=dtype))
         self.updates = nn.ModuleList()
-        self.draft_weight: Tensor | None = None
+        self.draft_weight: Tensor | None
+        self.register_buffer("draft_weight", None, persistent=False)
         """With all updates merged, for forwards whose tokens are all drafts; None: those add the updates' outputs."""
 
     def forward(self, x: Tensor, draft: Draft) -> Tensor:

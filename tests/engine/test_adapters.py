@@ -186,6 +186,11 @@ def test_merged_drafts_are_those_of_the_updates_and_nothing_else_changes(base):
         torch.testing.assert_close(scores(tuned, draft), wanted, rtol=1e-4, atol=1e-5)
     for draft in (False, 2):
         assert torch.equal(scores(tuned, draft), apart[draft])
+    # they go where the weights go, but not into files, nor into what drafts alone
+    assert not any("draft_weight" in name for name in tuned.state_dict())
+    kinds = {linear.draft_weight.dtype for _, linear in projections(copy.deepcopy(tuned).to(torch.float64))}
+    assert kinds == {torch.float64}
+    assert all(linear.draft_weight is None for _, linear in projections(draft_only_decoder(tuned)))
     # with the merged weights gone wrong, forwards that only draft change, and they alone
     for _, linear in projections(tuned):
         linear.draft_weight.zero_()

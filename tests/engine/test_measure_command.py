@@ -5,6 +5,7 @@ import json
 import profiles
 import pytest
 from strategies import random_trace
+from toy_adapter import write_adapter
 
 from recguide.sim.measurement import read_measurement
 from recguide.traces.files import write_trace
@@ -111,6 +112,18 @@ def test_a_folder_of_other_measurements_is_refused(inputs, tiny_folder, tmp_path
     assert recguide(*arguments(inputs, tiny_folder, tmp_path, *once)).code == 75
     done = recguide(*arguments(inputs, tiny_folder, tmp_path, *once, "--seed", 1))
     assert (done.code, "campaign.json: seed: found 0, allowed: 1, or another folder" in done.stderr) == (2, True)
-    done = recguide(*arguments(inputs, tiny_folder, tmp_path, *once, "--merge-drafts"))
+
+
+def test_a_folder_with_drafts_of_the_other_kind_is_refused(inputs, tiny_folder, tmp_path, recguide) -> None:
+    adapter = write_adapter(tmp_path / "adapter.safetensors", tiny_folder)
+    output, once = tmp_path / "campaign", ("--time-limit", 1e-9)
+    assert recguide(*arguments(inputs, tiny_folder, output, *once, "--adapter", adapter)).code == 75
+    done = recguide(*arguments(inputs, tiny_folder, output, *once, "--adapter", adapter, "--merge-drafts"))
     told = "campaign.json: drafts: found None, allowed: 'by weights with the adapter merged', or another folder"
     assert (done.code, told in done.stderr) == (2, True)
+    done = recguide(*arguments(inputs, tiny_folder, tmp_path / "other", *once, "--merge-drafts"))
+    assert (done.code, "--merge-drafts: found" in done.stderr, "without a draft adapter" in done.stderr) == (
+        2,
+        True,
+        True,
+    )
