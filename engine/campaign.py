@@ -106,9 +106,11 @@ def closed_loop(
             while left and engine.in_flight < concurrency:
                 server.send(*left.popleft())
         changes = engine.step()
-        if served is not None:
-            served.see(changes)
-        _check(changes)
+        # nor is taking note of what happened
+        with engine.stoppable.standing_still():
+            if served is not None:
+                served.see(changes)
+            _check(changes)
         if until == np.inf and stop.steady_s is not None and not engine.scheduler.waiting:
             until = engine.now + stop.steady_s
         over = engine.now > until and not engine.scheduler.waiting

@@ -45,7 +45,9 @@ class Place:
 
     @property
     def block_size(self) -> int:
-        """Of rows: the smallest with which so many tokens are a verifier's row and three branches at most."""
+        """Of a round; of rows the smallest at which so many tokens are a verifier's row and three branches at most."""
+        if self.method != "rows":
+            return LAYOUT_BLOCK if self.method == "quadratic" else self.size
         return LAYOUT_BLOCK if self.size <= MOST_ROWS * LAYOUT_BLOCK else self.size // MOST_ROWS
 
 

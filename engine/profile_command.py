@@ -104,7 +104,7 @@ def _header(loaded: "LoadedModel", dtype: str, merged_drafts: bool) -> dict[str,
         **machine_of(device),
         "command": command_line(),
         "created": datetime.now(UTC).isoformat(timespec="seconds"),
-        "attention": "row attention over pages, equal contexts, steps of the serving engine by CUDA graph replay"
+        "attention": "row attention over pages, contexts a page apart, steps of the serving engine by CUDA graphs"
         if device.type == "cuda"
         else "torch masked attention, steps of the serving engine, eager",
         "spread": "half the distance of the quartiles over the repeats",

@@ -13,11 +13,12 @@ import numpy as np
 
 from recguide.engine.model import Decoder
 from recguide.engine.pinning import loop_s
-from recguide.engine.places import LAYOUT_BLOCK, QUADRATIC_TOKENS, ROW_TOKENS, Grid
+from recguide.engine.places import LAYOUT_BLOCK, QUADRATIC_TOKENS, Grid
 from recguide.engine.serving import EngineConfig
 from recguide.engine.sizes import FillSizes
+from recguide.engine.standing import SAMPLES, Walk
 from recguide.engine.station import Station
-from recguide.engine.visits import SAMPLES, Key, visit
+from recguide.engine.visits import Key, visit
 from recguide.sim.batching import BUCKETED
 from recguide.sim.memory import Limits
 from recguide.sim.profile_rows import PRODUCTS, Row
@@ -65,7 +66,7 @@ def station_for(decoder: Decoder, grid: Grid) -> Station:
     """
     widest = max(QUADRATIC_TOKENS, *grid.block_sizes) + 2 * SAMPLES
     most = max(*grid.contexts, *grid.prefill_tokens) + 2 * widest
-    each = max(grid.contexts) + max(*ROW_TOKENS, *grid.block_sizes) + 2 * SAMPLES
+    each = max(Walk(place, most).most() + place.context for place in grid.places() if place.method != "prefill")
     pages = Limits().pages(max(most, max(grid.requests) * each)) + max(grid.requests)
     limits = Limits(max(grid.prefill_tokens), max_running=max(grid.requests), kv_pages=pages)
     sizes = tuple(sorted({*grid.block_sizes, *(place.block_size for place in grid.places() if place.method == "rows"),

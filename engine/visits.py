@@ -1,84 +1,87 @@
 """Steps of the serving engine where a place of the grid says, and what each of them tells of."""
 
+import math
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 
 import numpy as np
 
-from recguide.engine.outcomes import Change
 from recguide.engine.places import LAYOUT_BLOCK, Place
-from recguide.engine.requests import Held, Live, Wish
-from recguide.engine.scheduler import Part
-from recguide.engine.serving import MANY
+from recguide.engine.requests import Wish
+from recguide.engine.standing import SAMPLES, Standing, Walk, judge_of, move, stand
 from recguide.engine.station import Station
 from recguide.engine.ways import Planned
-from recguide.sim.overlap import CONTINUED
 from recguide.sim.rounds import AR
 
 Key = tuple[str, int, int, int]
 """Kind, requests, query tokens and context tokens of a profile's row, the last two summed over requests."""
 
-SAMPLES = 8
-"""Steps of a visit, at most."""
-
-
-class _Standing:
-    """In the place of prefills: requests run at once, and their caches hold whatever lies there.
-
-    Their first tokens differ, for a GPU needs less power for the same numbers over and over.
-    """
-
-    def __init__(self, held: bool, vocab_size: int) -> None:
-        self.held, self.vocab_size = held, vocab_size
-        self.rng = np.random.default_rng(0)
-
-    def run(self, parts: Sequence[Part]) -> list[Change]:
-        """The first token of each request."""
-        tokens = self.rng.integers(0, self.vocab_size, len(parts)).tolist()
-        pairs = zip(parts, tokens, strict=True)
-        return [Change(live, 0, 1, [token], [0.0], 0, self._draft(live)) for (live, _), token in pairs]
-
-    def _draft(self, live: Live) -> Held | None:
-        nothing, levels = np.ones(LAYOUT_BLOCK, np.int64), np.zeros(LAYOUT_BLOCK, np.uint8)
-        return Held(nothing, nothing, nothing, levels, levels, CONTINUED, live.known) if self.held else None
-
 
 def visit(station: Station, place: Place, least_s: float, warm_s: float = 0.0) -> dict[Key, float]:
-    """Seconds of each row that steps at a place tell of: the median over the steps of this visit."""
-    station.turn_to(place.policy, place.requests)
-    lives: list[Live] = []
-    if place.method != "prefill":
-        lives = _standing(station, place)
-    _warm(station, place, time.monotonic() + warm_s)
-    first = steps = station.steps
-    started = time.monotonic()
-    # one step more than count: how long the host takes to get to the next one is part of a step
-    while steps < first + 3 or (steps <= first + SAMPLES and time.monotonic() - started < least_s):
-        if place.method == "prefill":
-            _prefill(station, place)
-        else:
-            station.step()
-        steps += 1
-    for live in lives:
-        station.cancel(live)
-    found: dict[Key, list[float]] = {}
-    for step in range(first, steps - 1):
-        for row, seconds in _told(station, place, step).items():
-            found.setdefault(row, []).append(seconds)
-    return {row: float(np.median(samples)) for row, samples in found.items()}
+    """Seconds of each row that steps at a place tell of: the median over the steps of this visit.
 
-
-def _warm(station: Station, place: Place, until: float) -> None:
-    """Keep the GPU busy with this work: where it draws more power than it may for long, it slows down after a while.
-
-    At least once: graphs are captured by it, and brought to the device. Requests stand where they stood.
+    These are as many as fill ``least_s``, but 2 at least and ``SAMPLES`` at most.
     """
     prefills = place.method == "prefill"
-    work = partial(_prefill, station, place) if prefills else partial(_run, station, _work(station, place))
-    work()
-    while time.monotonic() < until:
-        work()
+    found = _prefills(station, place, least_s, warm_s) if prefills else _rounds(station, place, least_s, warm_s)
+    samples: dict[Key, list[float]] = {}
+    for step in found:
+        for row, seconds in _told(station, place, step).items():
+            samples.setdefault(row, []).append(seconds)
+    return {row: float(np.median(each)) for row, each in samples.items()}
+
+
+def _prefills(station: Station, place: Place, least_s: float, warm_s: float) -> range:
+    """Which steps tell of the prefills of a place."""
+    station.turn_to(place.policy, place.requests)
+    work = partial(_prefill, station, place)
+    steps = min(_filling(least_s, _warm(station, [work], warm_s)), SAMPLES)
+    return _steps(station, work, steps)
+
+
+def _rounds(station: Station, place: Place, least_s: float, warm_s: float) -> range:
+    """Which steps tell of the rounds of a place."""
+    judge = judge_of(place, station.decoder.config.vocab_size)
+    station.turn_to(place.policy, place.requests, judge)
+    walk, standing = Walk(place, station.max_context), Standing(judge, place)
+    lives = stand(station, standing, walk.contexts(walk.steps))
+    work = [partial(_run, station, planned) for planned in _work(station, place)]
+    steps = min(_filling(least_s, _warm(station, work, warm_s)), walk.steps)
+    # fewer steps begin later, for the same context in the mean
+    move(station, standing, lives, walk.first(steps) - walk.first(walk.steps))
+    told = _steps(station, station.step, steps)
+    for live in lives:
+        station.cancel(live)
+    return told
+
+
+def _filling(least_s: float, step_s: float) -> int:
+    """The even number of steps that fills so many seconds."""
+    return 2 * max(1, min(SAMPLES, int(least_s / max(step_s, 1e-9))) // 2)
+
+
+def _steps(station: Station, step: Callable[[], object], count: int) -> range:
+    """Take so many steps, and one more: how long the host takes to get to the next one is part of a step."""
+    first = station.steps
+    for _ in range(count + 1):
+        step()
+    return range(first, first + count)
+
+
+def _warm(station: Station, work: Sequence[Callable[[], object]], warm_s: float) -> float:
+    """Keep the GPU busy with this work: where it draws more power than it may for long, it slows down after a while.
+
+    At least once: graphs are captured by it, and brought to the device. Requests stand where they stood. Gives the
+    seconds of the fastest of all.
+    """
+    until, fastest = time.monotonic() + warm_s, math.inf
+    while fastest == math.inf or time.monotonic() < until:
+        started = station.now
+        for each in work:
+            each()
+        fastest = min(fastest, (station.now - started) / len(work))
+    return fastest
 
 
 def _work(station: Station, place: Place) -> list[Planned]:
@@ -92,22 +95,10 @@ def _work(station: Station, place: Place) -> list[Planned]:
     return [planned, *(each for each in station.way.rehearse(running) if each.work.query_tokens == whole)]
 
 
-def _run(station: Station, work: Sequence[Planned]) -> None:
-    for planned in work:
-        station.way.run(planned)
-        station.way.draft_seconds(planned, 0.0)
-        station.forwards.spent()
-
-
-def _standing(station: Station, place: Place) -> list[Live]:
-    """Requests that run, and will have so many tokens cached about half of the visit's steps from now."""
-    prompt = [1] * max(place.context - SAMPLES // 2, 1)
-    lives = [station.add(prompt, Wish(MANY, eos_ids=())) for _ in range(place.requests)]
-    own, station.prefills = station.prefills, _Standing(place.method == "quadratic", station.decoder.config.vocab_size)  # type: ignore[assignment]
-    while station.scheduler.waiting:
-        station.step()
-    station.prefills = own
-    return lives
+def _run(station: Station, planned: Planned) -> None:
+    station.way.run(planned)
+    station.way.draft_seconds(planned, 0.0)
+    station.forwards.spent()
 
 
 def _prefill(station: Station, place: Place) -> None:
