@@ -153,6 +153,16 @@ def test_what_smollm2_misses_is_told() -> None:
     together, *alone = sorted(frontiers, key=lambda each: each["policy"] != "all policies")
     worst = max(abs(each["error"]) for each in alone)
     assert f"| 2% | {percent(abs(together['error']))}, {percent(worst)} |" in section
+    apart = [each for each in small["frontiers"] if each["dataset"] != "all"]
+    sizes = [
+        max(abs(each["error"]) for each in apart if (each["policy"] == "all policies") is together)
+        for together in (True, False)
+    ]
+    assert [(each["tau"], each["pairs"]) for each in small["rankings"] if each["dataset"] != "all"] == [(-1, 1)] * 2
+    assert f"| 1, 2% | -1 (of one pair each), {percent(sizes[0])}, {percent(sizes[1])} |" in section
+    worst = max(small["points"], key=lambda point: abs(point["budget"]["parts"]["host time"]))["key"]
+    told = f"The worst point is `{worst['policy'].partition(':')[0]}` at C = {worst['concurrency']}, whose planning"
+    assert told in " ".join(section.split())
     places = [(count, "all") for count in (1, 4, 8, 16, 64)] + [(4, "math-500"), (4, "humaneval")]
     for who in ("simulated", "measured"):
         speeds = {

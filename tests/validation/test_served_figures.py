@@ -111,6 +111,23 @@ def test_allocation_is_told_of_as_it_was() -> None:
     assert "it was {}, {} and {} % behind".format(*losses) in TEXT
 
 
+def test_what_it_gains_over_others_is_that_of_the_tables() -> None:
+    by_paper, by_ours, same = shown(PAPER), shown(OURS), runs(PAPER, LATER)
+    gains = [
+        [steady(found["recipe", load]) / steady(found["sglang:ar", load]) for load in (8, 64)]
+        for found in (by_paper, by_ours)
+    ]
+    told = "with the recipe {:.1f} times at C = 8 and {:.1f} times at C = 64 ({:.1f} and {:.1f})"
+    assert told.format(*gains[0], *gains[1]) in TEXT
+    ones = [steady(found["overlap:B=16", 1]) / steady(found["sglang:ar", 1]) for found in (by_paper, by_ours)]
+    assert "{:.1f} times the throughput of SGLang's AR with overlap ({:.1f} by our trace)".format(*ones) in TEXT
+    shares = [steady(same[ADAPTIVE, load]) / steady(same[ALLOCATION, load]) for load in LOADS[1:]]
+    assert "it has {:.0f}, {:.0f} and {:.0f} %".format(*(100 * share for share in shares)) in TEXT
+    assert f"gave {100 / max(shares) - 100:.0f} to {100 / min(shares) - 100:.0f} % more tokens a second" in TEXT
+    above = [steady(by_paper[ADAPTIVE, load]) / steady(by_paper[ALLOCATION, load]) for load in LOADS[1:]]
+    assert 0.5 < min(above) < max(above) < 0.75
+
+
 def of_rounds(run: dict) -> float:
     """Tokens a second of rounds that no prefill was beside, had all been such."""
     return run["accept_length"] * run["num_rounds"] / run["verify_forwards"] / run["mean_step_ms"]
