@@ -6,7 +6,7 @@ in a continuation alone.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import lru_cache
 from typing import NamedTuple
 
@@ -49,18 +49,25 @@ class Piece(NamedTuple):
 
 
 def prompt_piece(live: Live, done: int, count: int, masks: int, mask_id: int, shift: int) -> Piece:
-    """The ``count`` known tokens behind ``done`` of them; the last of all is scored, and masks behind it may draft."""
-    last = done + count == live.known
-    tail = causal(count)
-    scored, predicts = ([count - 1], [count]) if last else ([], [])
+    """The ``count`` known tokens behind ``done`` of them, ``PIECE`` at most; the last of all is scored.
+
+    Masks behind it may draft.
+    """
     ids = live.known_ids(done, count)
-    gate = [False] * count
-    if last and masks:
-        tail += branch(count, count, masks)
-        scored += [count + place for place in _places(masks, shift)]
-        predicts += range(count, count + masks)
-        ids, gate = [*ids, *[mask_id] * masks], gate + [True] * masks
-    return Piece(live, done, replace(_layout(tail, gate, scored, predicts), kept=False), ids)
+    if done + count < live.known:
+        return Piece(live, done, Layout(_prompt()[:, :count], np.zeros((2, 0), np.int32), (count, 0, 0)), ids)
+    tokens, scores = _prompt()[:, :count], np.array([[count - 1], [count]], np.int32)
+    if masks:
+        behind = _branch(count, count, masks, shift)
+        tokens, scores = np.concatenate([tokens, behind.tokens], 1), np.concatenate([scores, behind.scores], 1)
+        ids = [*ids, *[mask_id] * masks]
+    return Piece(live, done, Layout(tokens, scores, (count + masks, masks, scores.shape[1])), ids)
+
+
+@lru_cache(maxsize=1)
+def _prompt() -> NDArray[np.int32]:
+    """[4, PIECE] The tokens of a layout, causally, which those of shorter ones are the first of."""
+    return _layout(causal(PIECE), [False] * PIECE, (), ()).tokens
 
 
 def _places(size: int, shift: int) -> list[int]:

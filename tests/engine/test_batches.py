@@ -13,11 +13,11 @@ from recguide.engine.batches import Runs, batch_of, draft_batch, fill_of, verify
 from recguide.engine.linear_rounds import Blocks, changes_of, parts_of, rounds_of
 from recguide.engine.outcomes import Change, accepted, apply, tell_roster
 from recguide.engine.pages import HeldPages, PagedCache, PagePool
-from recguide.engine.planning import draft_piece, verify_piece, verifying
+from recguide.engine.planning import draft_piece, prompt_piece, verify_piece, verifying
 from recguide.engine.requests import Live, Roster, Wish
 from recguide.engine.scores import blank
 from recguide.engine.ways import DRAFT_BROKEN, VERIFY_BROKEN
-from recguide.kernels.layouts import packed, rows
+from recguide.kernels.layouts import branch, causal, packed, rows
 from recguide.sim.history import PAPER
 
 PAGES = 60
@@ -215,3 +215,16 @@ def test_a_roster_keeps_the_figures_that_each_request_would_keep() -> None:
     kept = [live.figures.copy() for live in roster]
     roster.leave([roster[1]])
     np.testing.assert_array_equal(roster.figures, np.stack([kept[0], kept[2]], 1))
+
+
+@given(count=st.integers(1, 70), more=st.integers(0, 2), masks=st.sampled_from([0, 4, 16]), shift=st.integers(0, 1))
+def test_a_prompt_is_causal_and_its_last_token_is_scored(count: int, more: int, masks: int, shift: int) -> None:
+    piece = prompt_piece(live_of(prompt=3 + count + more, tokens=()), 3, count, masks, 9, shift)
+    drafts = 0 if more else masks
+    tail = causal(count) + branch(count, count, drafts)
+    gate = [False] * count + [True] * drafts
+    assert piece.layout.tokens.tolist() == [packed(tail), list(tail.positions), gate, list(range(count + drafts))]
+    scored = [] if more else [count - 1, *(count + max(place - shift, 0) for place in range(drafts))]
+    assert piece.layout.scores.tolist() == [scored, [] if more else [count, *range(count, count + drafts)]]
+    assert piece.layout.sizes == (count + drafts, drafts, len(scored))
+    assert list(piece.ids) == [4] * count + [9] * drafts
