@@ -4,6 +4,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from recguide.engine.model import ModelConfig
 from recguide.engine.requests import Live
 from recguide.engine.scores import Scores
 from recguide.sim.rounds import Ints
@@ -17,11 +18,11 @@ class Halves:
 
     Two rounds of a request emit ``span(B)`` tokens, first a few and then the rest, the next two the rest first; how
     many a few are is another number each time, and for each request. With ``whole`` blocks may be accepted as a whole;
-    without, a round hits no branch, so that requests that run alike go on doing so.
+    without, a round hits no branch, so that requests that run alike go on doing so. ``usable`` are 3 tokens at least.
     """
 
-    def __init__(self, vocab_size: int, whole: bool = True) -> None:
-        self.vocab_size, self.whole = vocab_size, whole
+    def __init__(self, usable: Ints, whole: bool = True) -> None:
+        self.usable, self.whole = usable, whole
         self.start = 1
         """Output tokens where the first round begins."""
 
@@ -45,24 +46,29 @@ class Halves:
         numbers = _numbers(lives)
         # a continuation's first token is the one that the round behind it takes for its seed
         behind = positions + (view == "continuation")
-        truth = self._truth(numbers, behind - 1, size)
+        places = self._places(numbers, behind - 1, size)
         right = np.arange(size) < self.accept_lens(numbers, behind, size)[:, None]
         made = found.copy()
-        made.first[:] = np.where(right, truth, self._other(truth, 1)).ravel()
-        made.second[:] = made.second_no_eos[:] = self._other(truth, 2).ravel()
+        made.first[:] = self._tokens(np.where(right, places, places + 1))
+        made.second[:] = made.second_no_eos[:] = self._tokens(places + 2)
         return made
 
     def verified(self, lives: Sequence[Live], positions: Ints, size: int, found: Scores) -> Scores:
         """Tokens that differ from request to request, and from place to place."""
-        return found._replace(first=self._truth(_numbers(lives), positions, size).ravel())
+        return found._replace(first=self._tokens(self._places(_numbers(lives), positions, size)))
 
-    def _truth(self, numbers: Ints, positions: Ints, count: int) -> Ints:
+    def _places(self, numbers: Ints, positions: Ints, count: int) -> Ints:
         at = positions[:, None] + np.arange(count)
-        tokens: Ints = (numbers[:, None] * 104729 + at * 7919) % self.vocab_size
+        return numbers[:, None] * 104729 + at * 7919
+
+    def _tokens(self, places: Ints) -> Ints:
+        tokens: Ints = self.usable[places.ravel() % len(self.usable)]
         return tokens
 
-    def _other(self, tokens: Ints, by: int) -> Ints:
-        return (tokens + by) % self.vocab_size
+
+def usable_tokens(config: ModelConfig) -> Ints:
+    """Those of a model that neither end a text nor stand for one to be drafted."""
+    return np.setdiff1d(np.arange(config.vocab_size), [config.mask_id, *config.eos_ids])
 
 
 def _numbers(lives: Sequence[Live]) -> Ints:

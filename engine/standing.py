@@ -74,12 +74,12 @@ class Walk:
     @property
     def _span(self) -> int:
         """Tokens of two rounds."""
-        return judge_of(self.place, 3).span(self.place.block_size)
+        return judge_of(self.place, np.arange(3)).span(self.place.block_size)
 
 
-def judge_of(place: Place, vocab_size: int) -> Halves:
+def judge_of(place: Place, usable: Ints) -> Halves:
     """Who says what a place's requests accept: under rows nothing that would let one of them hold a draft alone."""
-    return Halves(vocab_size, whole=place.method != "rows")
+    return Halves(usable, whole=place.method != "rows")
 
 
 class Standing:
@@ -105,8 +105,7 @@ class Standing:
 
 def stand(station: Station, standing: Standing, contexts: Ints) -> list[Live]:
     """Requests that run with so many tokens cached, [requests]."""
-    wish = Wish(MANY, eos_ids=())
-    lives = [station.add([1] * context, wish) for context in contexts.tolist()]
+    lives = [station.add([1] * context, Wish(MANY)) for context in contexts.tolist()]
     own, station.prefills = station.prefills, standing  # type: ignore[assignment]
     while station.scheduler.waiting:
         station.step()

@@ -7,6 +7,7 @@ from functools import partial
 
 import numpy as np
 
+from recguide.engine.halves import usable_tokens
 from recguide.engine.places import LAYOUT_BLOCK, Place
 from recguide.engine.requests import Wish
 from recguide.engine.standing import SAMPLES, Standing, Walk, judge_of, move, stand
@@ -42,7 +43,7 @@ def _prefills(station: Station, place: Place, least_s: float, warm_s: float) -> 
 
 def _rounds(station: Station, place: Place, least_s: float, warm_s: float) -> range:
     """Which steps tell of the rounds of a place."""
-    judge = judge_of(place, station.decoder.config.vocab_size)
+    judge = judge_of(place, usable_tokens(station.decoder.config))
     station.turn_to(place.policy, place.requests, judge)
     walk, standing = Walk(place, station.max_context), Standing(judge, place)
     lives = stand(station, standing, walk.contexts(walk.steps))

@@ -41,7 +41,7 @@ def rounds_of(judge: Halves, count: int, size: int, rounds: int) -> np.ndarray:
 
 @given(st.integers(2, 32), st.booleans(), st.integers(1, 40), st.integers(1, 99))
 def test_requests_accept_half_of_a_block_in_the_mean(size: int, whole: bool, count: int, start: int) -> None:
-    judge = Halves(40, whole)
+    judge = Halves(np.arange(40), whole)
     judge.start = start
     lens = rounds_of(judge, count, size, 16)
     assert lens.min() >= 1
@@ -53,14 +53,14 @@ def test_requests_accept_half_of_a_block_in_the_mean(size: int, whole: bool, cou
 
 @given(st.sampled_from([8, 16, 32]))
 def test_requests_accept_other_numbers_at_a_time(size: int) -> None:
-    lens = rounds_of(Halves(40), size, size, 8)
+    lens = rounds_of(Halves(np.arange(40)), size, size, 8)
     assert [sorted(row) for row in lens.tolist()] == [list(range(1, size + 1))] * 8
     assert len(set(lens[::4, 0].tolist())) == 2
 
 
 @given(st.integers(1, 32), st.integers(1, 12), st.integers(1, 200), st.integers(3, 99))
 def test_what_is_drafted_is_verified_as_far_as_it_is_accepted(size: int, count: int, at: int, vocab: int) -> None:
-    judge, lives, positions = Halves(vocab), lives_of(count), at + np.arange(count)
+    judge, lives, positions = Halves(np.arange(5, 5 + vocab)), lives_of(count), at + np.arange(count)
     wanted = judge.accept_lens(np.arange(count), positions, size).tolist() if size > AR else [1] * count
     ids = judge.verified(lives, positions, size, blank(count * size)).first.reshape(count, size)
     for view, where in (("seeded", positions), ("continuation", positions - 1)):
