@@ -21,6 +21,7 @@ from recguide.engine.sglang_adapters import Cut, DraftUpdate, Routing, cut_of, m
 from recguide.engine.sglang_config import ARCHITECTURE, register_configs
 from recguide.engine.sglang_options import read_options
 from recguide.engine.sglang_updates import AdapterPlan, adapter_plan
+from recguide.traces.checks import require
 
 if TYPE_CHECKING:
     from sglang.srt.layers.quantization.base_config import QuantizationConfig
@@ -148,6 +149,7 @@ class LlamaSelfSpeculator(LlamaForCausalLM):
             plan = adapter_plan(args.model_path, args.speculative_draft_model_path)
             self.mask_id, self.draft_shift = plan.mask_id, plan.draft_shift
             merged = read_options(args.speculative_adaptive_config).merge_drafts
+            require(bool(plan.draft_ranks) or not merged, "merge_drafts", True, "false: the model has no draft adapter")
             model.adapt(plan, config.hidden_size, merged)
         return model
 

@@ -86,6 +86,10 @@ def nothing(requests: float, per_request: float) -> float:
     return 0.0
 
 
+MOST_OF_FORWARD = 2
+"""Times the seconds of a forward with them that products take at most; above 1, for both are measured."""
+
+
 class Surface:
     """Curves of one kind of forward at the profiled shapes, and between them.
 
@@ -120,7 +124,8 @@ class Surface:
         """The curve between the profiled ones: linear in query tokens ``per_request``, then in requests.
 
         Requests of unequal context count as equal ones, for the sum is what is profiled. Outside the profiled shapes
-        the outermost two go on; the curve then covers no context, and never falls below the fastest forward.
+        the outermost two go on; the curve then covers no context, and never falls below the fastest forward, or half
+        of the products.
         """
         if self._plain is not None and requests > self._most and per_request > self._largest:
             return self._stretched(self._plain, requests, per_request)
@@ -130,7 +135,10 @@ class Surface:
             counts = self._counts[profiled]
             measured &= _spans(counts, requests)
             parts += [(self._curves[profiled, count], outer * inner) for count, inner in _around(counts, requests)]
-        return _scaled(weighted(parts), requests, measured, self._fastest, self._products(requests, per_request))
+        products = self._products(requests, per_request)
+        # what is left of forwards may fall with tokens, as where part of the products runs beside something else
+        floor_s = self._fastest if measured else max(self._fastest, products / MOST_OF_FORWARD)
+        return _scaled(weighted(parts), requests, measured, floor_s, products)
 
     def _stretched(self, plain: "Surface", requests: float, per_request: float) -> Curve:
         wide, same = plain.at(requests, per_request), plain.at(self._most, per_request)

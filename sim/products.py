@@ -7,13 +7,10 @@ take longer than both foretell. What is left of a forward without its products h
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from recguide.sim.curves import PartOf, nothing
+from recguide.sim.curves import MOST_OF_FORWARD, PartOf, nothing
 from recguide.sim.profile_rows import PRODUCTS, Row
 from recguide.sim.sizes import filled_up
 from recguide.traces.errors import InputError
-
-MOST_OF_FORWARD = 2
-"""Times the seconds of a forward with them that products take at most; above 1, for both are measured."""
 
 
 class Products:

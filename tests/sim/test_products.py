@@ -111,6 +111,16 @@ def test_products_slower_than_their_forwards_never_make_one_free(
     assert costs.forward_s(kind, requests, requests * each, requests * context) * 1e6 >= least * (1 - 1e-9)
 
 
+def test_far_beyond_the_grid_a_forward_takes_half_of_its_products_at_least() -> None:
+    """Where products grow faster than the forwards that were measured, what is left of these falls."""
+    rows = [forward("verify", count, 4, 0)._replace(median_us=900.0 + count) for count in (1, 2)]
+    steep = products(lambda size: 100.0 * size)
+    costs = Profile("made", FILLED, rows + steep).costs()
+    assert costs.forward_s("verify", 2, 8, 0) == pytest.approx(902e-6)
+    for count in (8, 64, 5000):
+        assert costs.forward_s("verify", count, 4 * count, 0) >= 50e-6 * 4 * count
+
+
 def test_the_host_and_what_was_measured_do_not_depend_on_products() -> None:
     for requests, tokens in ((5, 40), (48, 768), (64, 64)):
         assert WITH.host_s(requests, tokens) == WITHOUT.host_s(requests, tokens)
