@@ -47,7 +47,7 @@ write_trace(trace, Path(argv[1]), compression_level=1)" "$TRACE" "$TOY"
 else
   FITTED="gsm8k mbpp ifeval livecodebench mt-bench" CROSS=--cross-model
 fi
-BOUND="--set attention_backend=triton --set mem_fraction_static=0.95 --set log_level=info"
+BOUND="${DRAFTS:=} --set attention_backend=triton --set mem_fraction_static=0.95 --set log_level=info"
 case $PART in
   shape)
     LOAD="$MODEL --force-acceptance $TRACE --profile nld-8b-h200 --requests-each 3 --least-requests 6 --set max_total_tokens=53248 $BOUND"

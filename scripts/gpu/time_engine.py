@@ -32,7 +32,7 @@ from torch import Tensor
 from torch.nn import functional as F  # noqa: N812
 from torch.profiler import ProfilerActivity, profile
 
-from recguide.engine.adapters import projections
+from recguide.engine.adapters import merge_drafts, projections
 from recguide.engine.clocks import device_seconds, wall_seconds
 from recguide.engine.environment import machine_of
 from recguide.engine.forced import Forced
@@ -43,6 +43,7 @@ from recguide.engine.policyof import costs_of, policy_of
 from recguide.engine.requests import Wish
 from recguide.engine.serving import Engine, EngineConfig
 from recguide.engine.shapes import SHAPES, add_random_draft_adapter, random_decoder
+from recguide.engine.sizes import FillSizes
 from recguide.kernels import launches
 from recguide.sim.log import PREFILL_STEP
 from recguide.sim.memory import Limits
@@ -78,6 +79,9 @@ class Bench:
         shape = config if layers is None else replace(config, num_layers=layers)
         self.decoder = random_decoder(shape, device, dtype, 0)
         add_random_draft_adapter(self.decoder, 8 if TOY else 128)
+        if os.environ.get("DRAFTS") == "--merge-drafts":
+            merge_drafts(self.decoder)
+        self._sizes: FillSizes | None = None
         self._trace: DenseTrace | None = None
         say(f"{name}: {shape.num_layers} layers are ready")
 
@@ -92,9 +96,11 @@ class Bench:
     def engine(self, policy: Policy, most: int, context: int, judge: Forced | None = None) -> Engine:
         """One for so many requests."""
         pages = most * (-(-(context + 64) // 16))
-        return Engine(
-            self.decoder, policy, EngineConfig(GRID, Limits(8192, max_running=most, kv_pages=pages), context), judge
-        )
+        limits = Limits(8192, max_running=most, kv_pages=pages)
+        made = Engine(self.decoder, policy, EngineConfig(GRID, limits, context, sizes=self._sizes), judge)
+        # they are timed once, and are those of the model
+        self._sizes = made.forwards.sizes
+        return made
 
     def named(self, name: str, most: int) -> Policy:
         """A policy of the catalogue."""

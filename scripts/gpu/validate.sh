@@ -5,7 +5,7 @@
 # comes back as $OUT/campaigns.tar.*, and with those files in .carry/ another machine goes on; the report lies in
 # $OUT/CAMPAIGN as soon as nothing lacks, or whatever lacks with REPORT=yes, and never with REPORT=no.
 # PROFILE_SECONDS measures a profile of this machine first, which then stands for the shipped one. POINTS are policies, with
-# @C,C where not at all LEVELS, instead of those of the campaign.
+# @C,C where not at all LEVELS, instead of those of the campaign. DRAFTS=--merge-drafts is of all of it, profile included.
 set -eu -o pipefail
 [ "${TOY:-}" ] || [ "$2" = smollm2 ] || SHAPES_ONLY=yes
 . scripts/gpu/setup.sh
@@ -43,6 +43,7 @@ case $NAME in
     SERVING="--acceptance forced --kv-tokens 262144" LIMITS="" ;;
   *) echo "validate.sh: found campaign $NAME, allowed: smollm2, nld-8b, nld-8b-ours" >&2; exit 2 ;;
 esac
+GRID="$GRID ${DRAFTS:=}" SERVING="$SERVING $DRAFTS"
 PROFILE=$MODEL-h200 EACH="adaptive:policy.json allocation:policy.json"
 if [ "$TOY" ]; then
   MODEL=smollm2-135m TRACE=toy.parquet CROSS="" BLOCKS="4" LEVELS=2 HELD_OUT=1 APART=mbpp APART_AT=1 EACH=""

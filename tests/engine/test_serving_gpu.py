@@ -1,5 +1,6 @@
 """The engine on a GPU, kernels and CUDA graphs included, against one-token decoding there."""
 
+import copy
 from dataclasses import replace
 
 import pytest
@@ -7,6 +8,7 @@ import torch
 from engines import GRID, POLICIES
 from tiny import TINY
 
+from recguide.engine.adapters import merge_drafts
 from recguide.engine.decode import autoregressive
 from recguide.engine.planning import prompt_piece
 from recguide.engine.product_times import product_seconds
@@ -56,6 +58,17 @@ def test_greedy_output_is_that_of_one_token_decoding(decoder, wanted, name, eage
     assert [live.tokens for live in lives] == wanted
     assert engine.log.forward_s
     assert all(spent > 0 for spent in engine.log.forward_s)
+
+
+@pytest.mark.parametrize("name", ["fixed:4", "adaptive", "overlap"])
+def test_merged_drafts_change_no_token(decoder, wanted, name) -> None:
+    merged = copy.deepcopy(decoder)
+    merge_drafts(merged)
+    engine = Engine(merged, POLICIES[name], EngineConfig(GRID, Limits(max_running=4, page_size=16), sizes=PLAIN))
+    for _ in range(2):
+        lives = [engine.add(prompt, Wish(40)) for prompt in ASKED]
+        engine.drain()
+        assert [live.tokens for live in lives] == wanted
 
 
 @pytest.mark.parametrize("name", ["ar", "fixed:4", "overlap", "tidar"])
