@@ -60,7 +60,7 @@ def test_greedy_output_is_that_of_one_token_decoding(decoder, wanted, name, eage
     assert all(spent > 0 for spent in engine.log.forward_s)
 
 
-@pytest.mark.parametrize("name", ["fixed:4", "adaptive", "overlap"])
+@pytest.mark.parametrize("name", ["fixed:4", "allocation", "overlap", "regime"])
 def test_merged_drafts_change_no_token(decoder, wanted, name) -> None:
     merged = copy.deepcopy(decoder)
     merge_drafts(merged)
