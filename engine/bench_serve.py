@@ -1,6 +1,5 @@
 """The steps behind `recguide bench serve`."""
 
-import gc
 import time
 from collections import Counter
 from collections.abc import Mapping
@@ -14,6 +13,7 @@ import typer
 from recguide.engine.bench_load import BenchLoad, load_of
 from recguide.engine.bench_serve_command import ServeOptions
 from recguide.engine.environment import command_line, machine_of
+from recguide.engine.garbage import settled, young_alone
 from recguide.engine.inputs import counts_up_to
 from recguide.engine.loading import LoadedModel, open_model
 from recguide.engine.pages import pages_that_fit
@@ -58,10 +58,12 @@ def run(options: ServeOptions) -> dict[str, Any]:
     bench = _prepared(options)
     _warm_up(bench)
     clients = bench.load.clients(options)
-    while _advance(bench, clients):
-        if options.result is not None and bench.engine.now - bench.saved_s > SAVE_EVERY_S:
-            bench.saved_s = bench.engine.now
-            _save(options, _document(bench, complete=False))
+    with settled(), young_alone():
+        bench.engine.restart()
+        while _advance(bench, clients):
+            if options.result is not None and bench.engine.now - bench.saved_s > SAVE_EVERY_S:
+                bench.saved_s = bench.engine.now
+                _save(options, _document(bench, complete=False))
     document = _document(bench, complete=True)
     if options.result is not None:
         _save(options, document)
@@ -113,10 +115,6 @@ def _warm_up(bench: Bench) -> None:
     if bench.engine.forwards.graphs:
         most = min(bench.options.max_concurrency or MAX_RUNNING, bench.engine.limits.max_running or 0)
         typer.echo(f"{bench.engine.prepare(counts_up_to(most))} kinds of rounds are prepared", err=True)
-    # what is there by now stays, and nobody has to look through it again and again
-    gc.collect()
-    gc.freeze()
-    bench.engine.restart()
 
 
 def _advance(bench: Bench, clients: Clients) -> bool:

@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from recguide.engine.forced import Forced
+from recguide.engine.garbage import young_alone
 from recguide.engine.outcomes import Change
 from recguide.engine.requests import Live, Wish
 from recguide.engine.runlog import answered
@@ -100,22 +101,23 @@ def closed_loop(
     served = None if server.prompts is None else ServedRun()
     left, until, started = deque(zip(rows, most, strict=True)), np.inf, engine.now
     stopped = False
-    while (left or engine.in_flight) and not stopped:
-        # clients are none of the server's work
-        with engine.stoppable.standing_still():
-            while left and engine.in_flight < concurrency:
-                server.send(*left.popleft())
-        changes = engine.step()
-        # nor is taking note of what happened
-        with engine.stoppable.standing_still():
-            if served is not None:
-                served.see(changes)
-            _check(changes)
-        if until == np.inf and stop.steady_s is not None and not engine.scheduler.waiting:
-            until = engine.now + stop.steady_s
-        over = engine.now > until and not engine.scheduler.waiting
-        over |= engine.now - started > stop.whole_s or engine.steps == stop.steps
-        stopped = over and bool(left or engine.in_flight)
+    with young_alone():
+        while (left or engine.in_flight) and not stopped:
+            # clients are none of the server's work
+            with engine.stoppable.standing_still():
+                while left and engine.in_flight < concurrency:
+                    server.send(*left.popleft())
+            changes = engine.step()
+            # nor is taking note of what happened
+            with engine.stoppable.standing_still():
+                if served is not None:
+                    served.see(changes)
+                _check(changes)
+            if until == np.inf and stop.steady_s is not None and not engine.scheduler.waiting:
+                until = engine.now + stop.steady_s
+            over = engine.now > until and not engine.scheduler.waiting
+            over |= engine.now - started > stop.whole_s or engine.steps == stop.steps
+            stopped = over and bool(left or engine.in_flight)
     return _found(engine, concurrency, started, served, stopped)
 
 

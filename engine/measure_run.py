@@ -1,6 +1,5 @@
 """The steps behind `recguide measure`: which runs a campaign still lacks, and one file for each."""
 
-import gc
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -11,6 +10,7 @@ import numpy as np
 
 from recguide.engine.campaign import Found, Server, Stop, closed_loop, engine_config, staggered
 from recguide.engine.environment import command_line, gpu_name, machine_of
+from recguide.engine.garbage import settled
 from recguide.engine.loading import LoadedModel, open_model
 from recguide.engine.measure_command import Key, MeasureOptions
 from recguide.engine.pinning import loop_s, pin_to_fastest
@@ -108,16 +108,11 @@ def run(options: MeasureOptions) -> Iterator[tuple[Path, float]]:
     anchors = [Task(PointKey(*key), 1, ROLES[1]) for key in options.anchors] if tasks else []
     if options.pin:
         pin_to_fastest()
-    # what all runs share is none of what is to be looked through for garbage
-    gc.collect()
-    gc.freeze()
-    try:
+    with settled():
         for task in (*anchors, *tasks):
             if time.monotonic() - started > options.time_limit:
                 break
             yield _measured(bench, task)
-    finally:
-        gc.unfreeze()
 
 
 def _tasks(options: MeasureOptions) -> list[Task]:

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import typer
 
+from recguide.engine.garbage import settled
 from recguide.engine.inputs import counts_up_to
 from recguide.engine.loading import open_model
 from recguide.engine.policyof import costs_of, policy_of
@@ -40,7 +41,8 @@ def run(options: ServerOptions) -> None:
         # uvicorn raises a signal again once it has done what it asks for: by then it means nothing more
         for number in (signal.SIGINT, signal.SIGTERM):
             signal.signal(number, lambda *_: None)
-        server.run(sockets=[listener])
+        with settled():
+            server.run(sockets=[listener])
     typer.echo("recguide serve: ended", err=True)
 
 
