@@ -5,6 +5,7 @@ scheduler, caches and sampler. `make test-sglang` makes the environment and runs
 """
 
 import importlib.util
+import itertools
 import os
 import random
 from pathlib import Path
@@ -29,6 +30,18 @@ ENGINE_ARGS: dict[str, Any] = {
     "log_level": "error",
     "random_seed": 0,
 }
+
+
+_STARTED = itertools.count()
+
+
+def own_port() -> int:
+    """Where the processes of an engine meet: of no other worker of these tests, nor one that systems give away.
+
+    SGLang looks for a port that is free and binds it later, when somebody else may have it.
+    """
+    worker = int(os.environ.get("PYTEST_XDIST_WORKER", "gw0").removeprefix("gw"))
+    return 20000 + 500 * worker + next(_STARTED)
 
 
 def environment() -> dict[str, str]:

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 import sglang
-from sglang_env import ENGINE_ARGS, TOY
+from sglang_env import ENGINE_ARGS, TOY, own_port
 
 from recguide.engine.api import generate
 from recguide.engine.forced import Forced
@@ -39,7 +39,7 @@ def running(config: object = None, **arguments: Any) -> Iterator[sglang.Engine]:
     told = {}
     if config is not None:
         told = {"speculative_algorithm": "RECGUIDE", "speculative_adaptive_config": json.dumps(config)}
-    engine = sglang.Engine(**{**ENGINE_ARGS, **told, **arguments})
+    engine = sglang.Engine(**{**ENGINE_ARGS, "nccl_port": own_port(), **told, **arguments})
     try:
         yield engine
     finally:
@@ -60,7 +60,7 @@ def flush(engine: sglang.Engine) -> None:
 
 def under_sglang(prompts: Sequence[Sequence[int]], count: int, **arguments: Any) -> Outputs:
     """Greedy outputs of ``count`` tokens."""
-    engine = sglang.Engine(**{**ENGINE_ARGS, **arguments})
+    engine = sglang.Engine(**{**ENGINE_ARGS, "nccl_port": own_port(), **arguments})
     try:
         asked = {"temperature": 0, "max_new_tokens": count, "ignore_eos": True}
         found = engine.generate(input_ids=[list(prompt) for prompt in prompts], sampling_params=asked)
