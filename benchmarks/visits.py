@@ -26,6 +26,7 @@ from recguide.engine.shapes import add_random_draft_adapter, random_decoder
 from recguide.engine.station import Station
 from recguide.engine.visits import visit
 from recguide.sim.paper.acceptance import paper_trace
+from recguide.traces.dense import DenseTrace
 
 TOY = ModelConfig("toy", 24, 2, 6, 2, 8, 40, 128, 1e4, 1e-5, False, 8192, 3, (2, 7))
 CONTEXT = 256
@@ -64,9 +65,8 @@ class Exposed(Stopwatch):
         return self.asked - begun
 
 
-def station_at(decoder: Decoder, place: Place) -> Station:
+def station_at(decoder: Decoder, place: Place, trace: DenseTrace) -> Station:
     """An engine with the room of a campaign."""
-    trace = paper_trace("8b")
     config = replace(engine_config(trace.provenance, 128, "bucket", 2048, 131072), rounded=True)
     station = Station(decoder, [place.policy], config, time.process_time)
     Exposed(station.forwards)
@@ -90,9 +90,9 @@ def served(server: Server, place: Place, seconds: float) -> float:
     return float(np.nanmedian((whole - found.forward_s)[alike])) if alike.any() else np.nan
 
 
-def measured(decoder: Decoder, place: Place, passes: int, seconds: float) -> tuple[float, float]:
+def measured(decoder: Decoder, place: Place, trace: DenseTrace, passes: int, seconds: float) -> tuple[float, float]:
     """Both, in turns, for the machine's speed wanders."""
-    server = Server(station_at(decoder, place), paper_trace("8b"), None)
+    server = Server(station_at(decoder, place, trace), trace, None)
     found = [(visited(server.station, place), served(server, place, seconds)) for _ in range(passes)]
     visits, serves = np.quantile(found, QUIET, axis=0).tolist()
     return visits, serves
@@ -108,10 +108,12 @@ def main() -> None:
     torch.set_num_threads(1)
     decoder = random_decoder(TOY, "cpu", torch.float32, 0)
     add_random_draft_adapter(decoder, 8)
+    trace = paper_trace("8b")
     print(f"{'C method tokens':18} {'visited us':>10} {'served us':>10} {'ratio':>6}")
     for point in args.points:
         count, method, size = point.split()
-        visits, serves = measured(decoder, Place(method, int(count), int(size), CONTEXT), args.passes, args.seconds)
+        place = Place(method, int(count), int(size), CONTEXT)
+        visits, serves = measured(decoder, place, trace, args.passes, args.seconds)
         print(f"{point:18} {visits * 1e6:10.0f} {serves * 1e6:10.0f} {visits / serves:6.2f}", flush=True)
 
 

@@ -180,6 +180,11 @@ def merge_drafts(decoder: Decoder) -> None:
             linear.draft_weight = merged.to(linear.weight.dtype)
 
 
+def drafts_merged(decoder: Decoder) -> bool:
+    """Whether forwards that only draft have weights of their own."""
+    return any(linear.draft_weight is not None for _, linear in projections(decoder))
+
+
 @torch.no_grad()
 def draft_only_decoder(decoder: Decoder) -> Decoder:
     """A copy that drafts alone: updates for draft tokens are merged into its weights. Weights should be fp32."""

@@ -84,8 +84,7 @@ def _prepared(options: ServeOptions) -> Bench:
     policy = policy_of(options.policy, options.block_sizes, model.config.name, costs, state)
     context = options.max_model_len or min(load.longest(options.block_sizes[-1]), model.config.max_context)
     limits = _limits(options, model, context)
-    named, merged = (options.profile, model.config.name, options.dtype), options.merge_drafts
-    sizes = profiled_sizes(*named, model.decoder.device, merged)
+    sizes = profiled_sizes(options.profile, model.decoder, options.dtype)
     config = EngineConfig(
         options.block_sizes, limits, context, batching, enforce_eager=options.enforce_eager, sizes=sizes
     )

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from recguide.engine import smollm2
-from recguide.engine.adapters import file_sha256, load_adapter, merge_drafts, projections, read_info, resolve_adapter
+from recguide.engine.adapters import drafts_merged, file_sha256, load_adapter, merge_drafts, read_info, resolve_adapter
 from recguide.engine.checkpoints import read_weights, weights_sha256
 from recguide.engine.configs import read_config
 from recguide.engine.environment import chosen_device
@@ -81,8 +81,8 @@ def open_model(name: str, adapter: str | None, device: str, dtype: str, merged_d
         add_random_draft_adapter(model.decoder)
     if merged_drafts:
         merge_drafts(model.decoder)
-        merged = any(linear.draft_weight is not None for _, linear in projections(model.decoder))
-        require(merged, "--merge-drafts", f"{name} without a draft adapter", "models that have one: --adapter")
+        found = f"{name} without a draft adapter"
+        require(drafts_merged(model.decoder), "--merge-drafts", found, "models that have one: --adapter")
     return model
 
 

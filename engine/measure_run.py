@@ -86,9 +86,9 @@ class Bench:
         config = engine_config(self.trace.provenance, max(count for _, _, count in keys), options.batching,
                                options.max_batched_tokens, options.kv_tokens)  # fmt: skip
         policies = [self.policy(name) for name in {name for name, _, _ in keys}]
-        model, merged = self.model, options.merge_drafts
-        sizes = profiled_sizes(options.profile, model.config.name, options.dtype, model.decoder.device, merged)
-        return Station(model.decoder, policies, replace(config, sizes=sizes), time.perf_counter)
+        decoder = self.model.decoder
+        sizes = profiled_sizes(options.profile, decoder, options.dtype)
+        return Station(decoder, policies, replace(config, sizes=sizes), time.perf_counter)
 
 
 def run(options: MeasureOptions) -> Iterator[tuple[Path, float]]:

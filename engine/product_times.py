@@ -1,7 +1,7 @@
 """How long a model's products take at every size, timed in a process of its own.
 
 In the process that serves, this would make serving slower: behind the thousands of kernels that are recorded here, each
-kernel of a forward's CUDA graph begins 0.3 to 0.6 us later on an H200, which was 3% of a forward of NLD-8B and 11% of
+kernel of a forward's CUDA graph begins 0.3 to 0.6 us later on an H200, which was 3% of a forward of NLD-8B and 10% of
 SmolLM2's (docs/measured.md).
 """
 

@@ -4,7 +4,7 @@ A draft adapter that is lost on the way costs a fifth of the tokens per forward,
 stays right. One that leaks into verification changes the output.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 
@@ -23,6 +23,8 @@ from recguide.engine.requests import Held, Live, Wish
 
 SIZE = 4
 LEAVES = (2, SIZE)
+DraftOf = Callable[[Tensor], Draft]
+"""Which tokens of a forward are drafts, from those that its piece says are."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,8 +50,8 @@ def check_adapter(decoder: Decoder, page_size: int) -> AdapterCheck:
     """
     piece = _piece(decoder)
     forwards = Forwards(decoder, PagedCache(decoder.config, 0, page_size, 1, len(piece.layout), *_where(decoder)))
-    routed, without, everywhere = (_hidden(forwards, piece, gate) for gate in (None, False, True))
-    drafting = _hidden(forwards, piece, True, alone=True)
+    kinds: tuple[DraftOf, ...] = (lambda own: own, torch.zeros_like, torch.ones_like, lambda own: True)
+    routed, without, everywhere, drafting = (_hidden(forwards, piece, kind) for kind in kinds)
     verifier = slice(0, SIZE)
     found = AdapterCheck(
         any(update.draft_only for update in _updates(decoder)),
@@ -90,17 +92,13 @@ def _piece(decoder: Decoder, first: int = 0) -> Piece:
     return piece._replace(cached=0)
 
 
-def _hidden(forwards: Forwards, piece: Piece, gate: bool | None, alone: bool = False) -> Tensor:
-    """Hidden states ``[tokens, hidden]``, with the adapter where the piece says, nowhere or everywhere.
-
-    ``alone`` is a forward that only drafts.
-    """
+def _hidden(forwards: Forwards, piece: Piece, draft: DraftOf) -> Tensor:
+    """Hidden states ``[tokens, hidden]``, with the adapter where that says."""
     inputs = forwards.inputs(shape_of(batch_of([piece]), forwards.cache.page_size, False))
     inputs.put([piece], forwards.cache, None)
     inputs.send()
     own = inputs["gate"].bool()[None, :, None]
-    told: Draft = True if alone else own if gate is None else torch.full_like(own, gate)
-    return forwards.hidden(inputs, {"some": told})[0].float()
+    return forwards.hidden(inputs, {"some": draft(own)})[0].float()
 
 
 def _difference(found: Tensor, other: Tensor) -> float:

@@ -69,8 +69,7 @@ def make_service(options: ServerOptions) -> Service:
     require((options.max_model_len or 2) <= longest, "--max-model-len", options.max_model_len, f"up to {longest}")
     policy = policy_of(options.policy, options.block_sizes, model.config.name, costs, model.state)
     limits = _limits(options)
-    named, merged = (options.profile, model.config.name, options.dtype), options.merge_drafts
-    sizes = profiled_sizes(*named, model.decoder.device, merged)
+    sizes = profiled_sizes(options.profile, model.decoder, options.dtype)
     config = EngineConfig(
         options.block_sizes, limits, options.max_model_len, batching, False, options.enforce_eager, sizes=sizes
     )

@@ -12,6 +12,7 @@ import torch
 import typer
 from torch import Tensor
 
+from recguide.engine.adapters import drafts_merged
 from recguide.engine.environment import gpu_name
 from recguide.engine.model import Decoder, Layer
 from recguide.engine.product_times import Samples, beyond_cache, medians, passes_aside
@@ -81,9 +82,7 @@ def whole_products(
     }
 
 
-def profiled_sizes(
-    profile: str | None, model: str, dtype: str, device: torch.device, merged_drafts: bool = False
-) -> FillSizes | None:
+def profiled_sizes(profile: str | None, decoder: Decoder, dtype: str) -> FillSizes | None:
     """Those that a profile was measured with, by name or path; None where there is none of this model and machine.
 
     ``dtype`` is as options name it. Whoever serves what a profile foretells runs the forwards that it is of. One of
@@ -93,8 +92,9 @@ def profiled_sizes(
         return None
     path = resolve_profile(profile)
     header = {DRAFTS: APART, **read_profile(path).header}
-    here = {"model": model, "dtype": dtype, "gpu": gpu_name(device), "torch": str(torch.__version__)}
-    here |= {DRAFTS: MERGED if merged_drafts else APART}
+    model, gpu = decoder.config.name, gpu_name(decoder.device)
+    here = {"model": model, "dtype": dtype, "gpu": gpu, "torch": str(torch.__version__)}
+    here |= {DRAFTS: MERGED if drafts_merged(decoder) else APART}
     if other := [name for name in here if header[name] != here[name]]:
         _warn(path, header, here, other)
     # drafts of either kind have the same sizes

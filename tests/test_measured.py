@@ -200,20 +200,16 @@ def test_so_is_what_timing_products_costs() -> None:
 
 def test_so_is_what_policies_are_ahead_of_the_recipe() -> None:
     points = json.loads((FOLDER / "validation" / "nld-8b.json").read_text(encoding="utf-8"))["points"]
-    speed = {
-        (point["key"]["policy"].partition(":")[0], point["key"]["concurrency"]): point["measured"]["throughput"]
-        for point in points
-        if point["key"]["dataset"] == "all" and not point["key"]["policy"].startswith("fixed")
-    }
-    blocks = {
+    every = {
         (point["key"]["policy"], point["key"]["concurrency"]): point["measured"]["throughput"]
         for point in points
         if point["key"]["dataset"] == "all"
     }
+    speed = {(name.partition(":")[0], load): found for (name, load), found in every.items()}
     loads = 1, 2, 4, 8, 16, 32, 64, 128
     tiers = [next(size for most, size in RECIPE if most is None or load <= most) for load in loads]
     names = [("recipe", f"fixed:{size}") for size in tiers]
-    recipe = [blocks.get((own, load)) or blocks[tier, load] for load, (own, tier) in zip(loads, names, strict=True)]
+    recipe = [every.get((own, load)) or every[tier, load] for load, (own, tier) in zip(loads, names, strict=True)]
     for policy in ("adaptive", "allocation", "joint", "overlap", "regime"):
         row = next(line for line in PAGE.splitlines() if line.startswith(f"| `{policy}`") and line.count("|") == 10)
         pairs = [(speed.get((policy, load)), base) for load, base in zip(loads, recipe, strict=True)]

@@ -87,7 +87,7 @@ def passes(model: str, folder: Path, seconds: float, sizes_are: str) -> Iterator
     if sizes_are == "here":
         product_seconds(beyond_cache(layer_weights(decoder)), sizes_up_to(64 if TOY else LARGEST))
     trace = paper_trace("8b")
-    sizes = None if TOY else profiled_sizes(f"{model}-h200", model, "bf16", decoder.device)
+    sizes = None if TOY else profiled_sizes(f"{model}-h200", decoder, "bf16")
     config = replace(engine_config(trace.provenance, 128, "bucket", 2048, KEPT), sizes=sizes)
     campaign_policy = Fixed(SMALL.block_sizes[0])
     campaign = Station(decoder, [Fixed(1), campaign_policy], config, time.perf_counter)

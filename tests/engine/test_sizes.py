@@ -10,11 +10,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tiny import tiny_model
 
+from recguide.engine.adapters import merge_drafts
 from recguide.engine.decode import autoregressive
 from recguide.engine.places import Grid, Place
 from recguide.engine.product_times import CHILD, beyond_cache, passes_aside, product_seconds
 from recguide.engine.profiling import product_rows, station_for
 from recguide.engine.serving import Engine, EngineConfig
+from recguide.engine.shapes import add_random_draft_adapter
 from recguide.engine.sizes import (
     PLAIN,
     FillSizes,
@@ -91,34 +93,37 @@ def test_on_a_cpu_nothing_is_timed_and_nothing_moves() -> None:
 
 
 def test_a_profile_of_this_model_and_machine_says_which_sizes_move(tmp_path) -> None:
-    cpu = torch.device("cpu")
+    decoder = tiny_model(2, 0).decoder
     here = {"model": "tiny", "dtype": "fp32", "gpu": "cpu", "torch": str(torch.__version__), "fill_moved": "8>10"}
     path = str(profiles.write(tmp_path / "here.csv", **here, fill_moved_scores="7>9"))
-    found = profiled_sizes(path, "tiny", "fp32", cpu)
+    found = profiled_sizes(path, decoder, "fp32")
     assert found is not None
     assert (found.moved_tokens, found.moved_scores) == ({8: 10}, {7: 9})
     others = [{"torch": "1.0"}, {"gpu": "another"}, {"model": "larger"}, {"dtype": "bf16"}]
     for number, change in enumerate(others):
         other = profiles.write(tmp_path / f"{number}.csv", **here | change)
-        assert profiled_sizes(str(other), "tiny", "fp32", cpu) is None
+        assert profiled_sizes(str(other), decoder, "fp32") is None
     del here["fill_moved"]
-    assert profiled_sizes(str(profiles.write(tmp_path / "old.csv", **here)), "tiny", "fp32", cpu) is None
-    assert profiled_sizes(None, "tiny", "fp32", cpu) is None
+    assert profiled_sizes(str(profiles.write(tmp_path / "old.csv", **here)), decoder, "fp32") is None
+    assert profiled_sizes(None, decoder, "fp32") is None
     wrong = profiles.write(tmp_path / "wrong.csv", **here, fill_moved="none", fill_moved_scores="9>7")
     with pytest.raises(ValueError, match="fill_moved_scores: found '9>7'"):
-        profiled_sizes(str(wrong), "tiny", "fp32", cpu)
+        profiled_sizes(str(wrong), decoder, "fp32")
 
 
 def test_a_profile_of_something_else_is_named_on_stderr(tmp_path, capsys) -> None:
+    decoder = tiny_model(2, 0).decoder
     here = {"model": "tiny", "dtype": "fp32", "gpu": "cpu", "torch": str(torch.__version__)}
-    profiled_sizes(str(profiles.write(tmp_path / "here.csv", **here)), "tiny", "fp32", torch.device("cpu"))
+    profiled_sizes(str(profiles.write(tmp_path / "here.csv", **here)), decoder, "fp32")
     assert capsys.readouterr().err == ""
     other = profiles.write(tmp_path / "other.csv", **here | {"gpu": "another", "model": "larger"})
-    profiled_sizes(str(other), "tiny", "fp32", torch.device("cpu"))
+    profiled_sizes(str(other), decoder, "fp32")
     told = f"warning: {other}: model: found larger, but here is tiny; gpu: found another, but here is cpu\n"
     assert capsys.readouterr().err == told
     apart = str(profiles.write(tmp_path / "apart.csv", **here, fill_moved="8>10"))
-    found = profiled_sizes(apart, "tiny", "fp32", torch.device("cpu"), merged_drafts=True)
+    add_random_draft_adapter(decoder, 4)
+    merge_drafts(decoder)
+    found = profiled_sizes(apart, decoder, "fp32")
     assert found is not None
     assert found.moved_tokens == {8: 10}
     told = "drafts: found by weights and adapter apart, but here is by weights with the adapter merged\n"
