@@ -1,11 +1,12 @@
 #!/usr/bin/env bash
 # Measures a campaign on one GPU, and holds the simulator against it. usage: validate.sh SECONDS CAMPAIGN
-# CAMPAIGN: smollm2 (real acceptance), nld-8b (real shapes, acceptance forced from the paper-calibrated trace), or
-# nld-8b-ours (the same from the shipped trace of SmolLM2). Ends after SECONDS; the same call goes on. What is measured
-# comes back as $OUT/campaigns.tar.*, and with those files in .carry/ another machine goes on; the report lies in
-# $OUT/CAMPAIGN as soon as nothing lacks, or whatever lacks with REPORT=yes, and never with REPORT=no.
-# PROFILE_SECONDS measures a profile of this machine first, which then stands for the shipped one. POINTS are policies, with
-# @C,C where not at all LEVELS, instead of those of the campaign. DRAFTS=--merge-drafts is of all of it, profile included.
+# CAMPAIGN: smollm2 (real acceptance), nld-8b or nld-14b (real shapes, acceptance forced from the paper-calibrated trace),
+# or these with -ours behind (the same from the shipped trace of SmolLM2). Ends after SECONDS; the same call goes on. What
+# is measured comes back as $OUT/campaigns.tar.*, and with those files in .carry/ another machine goes on; the report lies
+# in $OUT/CAMPAIGN as soon as nothing lacks, or whatever lacks with REPORT=yes, and never with REPORT=no.
+# PROFILE_SECONDS measures a profile of this machine first, which then stands for the shipped one; PROFILING are further
+# options of it. POINTS are policies, with @C,C where not at all LEVELS, instead of those of the campaign.
+# DRAFTS=--merge-drafts is of all of it, profile included.
 set -eu -o pipefail
 [ "${TOY:-}" ] || [ "$2" = smollm2 ] || SHAPES_ONLY=yes
 . scripts/gpu/setup.sh
@@ -35,15 +36,15 @@ case $NAME in
     SERVING="--adapter smollm2-135m --acceptance model --kv-tokens 262144 $PROMPTS" LIMITS="--max-mean-error 0.05"
     # a small model's steps are short, and never at the GPU's power limit
     GRID="--adapter smollm2-135m $GRID --warm-ms 20 --least-ms 30" ;;
-  nld-8b)
-    MODEL=nld-8b TRACE=paper.parquet FITTED="gsm8k mbpp ifeval" APART="math500 humaneval"
+  nld-8b | nld-14b)
+    MODEL=$NAME TRACE=paper.parquet FITTED="gsm8k mbpp ifeval" APART="math500 humaneval"
     CROSS="" SERVING="--acceptance forced --kv-tokens 131072" LIMITS="" ;;
-  nld-8b-ours)
-    MODEL=nld-8b TRACE=smollm2-135m FITTED=$OURS APART="math-500 humaneval" CROSS=--cross-model
+  nld-8b-ours | nld-14b-ours)
+    MODEL=${NAME%-ours} TRACE=smollm2-135m FITTED=$OURS APART="math-500 humaneval" CROSS=--cross-model
     SERVING="--acceptance forced --kv-tokens 262144" LIMITS="" ;;
-  *) echo "validate.sh: found campaign $NAME, allowed: smollm2, nld-8b, nld-8b-ours" >&2; exit 2 ;;
+  *) echo "validate.sh: found campaign $NAME, allowed: smollm2, nld-8b, nld-14b, nld-8b-ours, nld-14b-ours" >&2; exit 2 ;;
 esac
-GRID="$GRID ${DRAFTS:=}" SERVING="$SERVING $DRAFTS"
+GRID="$GRID ${PROFILING:=} ${DRAFTS:=}" SERVING="$SERVING $DRAFTS"
 PROFILE=$MODEL-h200 EACH="adaptive:policy.json allocation:policy.json"
 if [ "$TOY" ]; then
   MODEL=smollm2-135m TRACE=toy.parquet CROSS="" BLOCKS="4" LEVELS=2 HELD_OUT=1 APART=mbpp APART_AT=1 EACH=""
@@ -61,7 +62,7 @@ if [ "$TOY" ]; then
 elif [ "$TRACE" = paper.parquet ] && [ ! -f "$HERE/paper.parquet" ]; then
   "$PYTHON" -c "from pathlib import Path; from sys import argv
 from recguide.sim.paper.acceptance import paper_trace; from recguide.traces.files import write_trace
-write_trace(paper_trace('8b'), Path(argv[1]), compression_level=1)" "$HERE/paper.parquet"
+write_trace(paper_trace(argv[2]), Path(argv[1]), compression_level=1)" "$HERE/paper.parquet" "${MODEL#nld-}"
 fi
 pack() {
   rm -rf "$WORK/packed"; mkdir "$WORK/packed"
