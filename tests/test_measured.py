@@ -21,6 +21,7 @@ SERVED = {
     "nld-8b": "engine-serve-h200.csv",
     "nld-14b": "engine-serve-nld-14b-h200.csv",
     "nld-8b ours": "engine-serve-nld-8b-ours-h200.csv",
+    "nld-14b ours, merged": "engine-serve-nld-14b-ours-h200.csv",
 }
 
 
@@ -100,8 +101,10 @@ def test_so_are_gains_of_overlap_and_losses_of_adaptive() -> None:
 
     overlap = [gain(model, "1", "overlap", "fixed") for model in SERVED]
     assert f"over `fixed:16` {overlap[0]} % (`nld-8b`; the paper has +51.8 %) and {overlap[1]} % (`nld-14b`" in PAGE
-    assert f"{overlap[2]} % by our trace (`nld-8b`)" in PAGE
+    assert f"{overlap[2]} % (`nld-8b`) and {overlap[3]} % (`nld-14b`, drafts merged) by our trace" in PAGE
     whole = [gain(model, "1", "overlap", "fixed", "tokens_per_s_with_prefills")[1:] for model in SERVED]
+    merged = f"it is {overlap[3][1:]} % ahead of `fixed:16`, with prefills {whole.pop()} %"
+    assert f"with `nld-14b` and merged drafts {merged}" in " ".join(PAGE.split())
     points = json.loads((FOLDER / "validation" / "nld-8b.json").read_text(encoding="utf-8"))["points"]
     speeds = {
         point["key"]["policy"]: point["measured"]["throughput"]
@@ -119,6 +122,38 @@ def test_so_are_gains_of_overlap_and_losses_of_adaptive() -> None:
     )
     assert f"of `nld-14b` {whole[0]} % at C=8 and {whole[1]} % at C=64" in PAGE
     assert f"{plain[0]} % at C=8 and {plain[1]} % at C=64, with prefills {whole[0]} and {whole[1]} %" in PAGE
+
+
+def test_so_are_merged_drafts() -> None:
+    found = sorted(rows("engine-serve-merged-h200.csv"), key=lambda row: row["policy"])
+    assert {row["emitted"] for row in found} == {"2007"}
+    assert table("Merged drafts") == [
+        ["" if row["drafts"] == "merged" else row["policy"], row["drafts"]]
+        + [f"{float(row[name]):.0f}" for name in ("tokens_per_s", "tokens_per_s_with_prefills")]
+        + [f"{float(row[name]):.2f}" for name in ("step_ms", "draft_ms", "forward_ms", "idle_ms")]
+        for row in found
+    ]
+
+
+def test_so_is_what_they_gain() -> None:
+    apart, merged, overlap_apart, overlap_merged = sorted(
+        rows("engine-serve-merged-h200.csv"), key=lambda row: row["policy"]
+    )
+    (draft, verify), (draft_apart, verify_apart) = (
+        (float(row["draft_ms"]), float(row["forward_ms"]) - float(row["draft_ms"])) for row in (merged, apart)
+    )
+    text = " ".join(PAGE.split())
+    told = f"{draft:.2f} to {verify:.2f} ms, where one apart takes {100 * (draft_apart / verify_apart - 1):.0f} % more"
+    assert f"A merged draft takes what a verification does, {told}" in text
+    gains = faster(merged, apart), faster(overlap_merged, overlap_apart)
+    assert "{:.1f} % faster with `fixed:16`, and {:.1f} % with overlap".format(*gains) in text
+    ahead = faster(overlap_apart, apart), faster(overlap_merged, merged)
+    assert "Overlap is {:.0f} % ahead apart and {:.0f} % merged".format(*ahead) in text
+
+
+def faster(one: dict[str, str], other: dict[str, str]) -> float:
+    """By how many per cent, rounds alone."""
+    return 100 * (float(one["tokens_per_s"]) / float(other["tokens_per_s"]) - 1)
 
 
 def test_so_is_the_text_of_every_policy() -> None:
