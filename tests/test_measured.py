@@ -88,6 +88,13 @@ def test_so_are_rounds(model) -> None:
     assert by_model("Rounds")[model] == wanted
 
 
+def test_so_are_their_lengths_and_the_host_of_the_larger_shape() -> None:
+    lengths = [float(row["round_s"]) for name in SERVED.values() for row in rows(name)]
+    assert f"rounds of {min(lengths):.1f} to {max(lengths):.1f} s" in PAGE
+    hosts = [float(row["idle_ms"]) for row in rows(SERVED["nld-14b ours, merged"]) if row["requests"] == "1"]
+    assert "it was {:.2f} and {:.2f} ms".format(*hosts) in " ".join(PAGE.split())
+
+
 def test_so_are_gains_of_overlap_and_losses_of_adaptive() -> None:
     speed = {
         (model, row["requests"], row["policy"].partition(":")[0]): row
