@@ -239,7 +239,8 @@ def main() -> None:
     )
     parser.add_argument("--output", type=Path)
     given = parser.parse_args()
-    model = open_model(given.model, given.adapter, given.device, given.dtype)
+    # as what served them drafts
+    model = open_model(given.model, given.adapter, given.device, given.dtype, merged_drafts=False)
     prompts = prompts_of(model, given.dataset_path, given.random_input_len)
     created = datetime.now(UTC).isoformat(timespec="seconds")
     origin = {**model.named, "dtype": given.dtype, **machine_of(model.decoder.device)}

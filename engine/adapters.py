@@ -180,6 +180,11 @@ def merge_drafts(decoder: Decoder) -> None:
             linear.draft_weight = merged.to(linear.weight.dtype)
 
 
+def merges_drafts(asked: bool | None, device: torch.device) -> bool:
+    """Whether a model there is to have its drafts merged; where nobody said it is on a GPU, if any weight has some."""
+    return device.type == "cuda" if asked is None else asked
+
+
 def drafts_merged(decoder: Decoder) -> bool:
     """Whether forwards that only draft have weights of their own."""
     return any(linear.draft_weight is not None for _, linear in projections(decoder))

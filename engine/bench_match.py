@@ -11,6 +11,7 @@ from typing import Any
 import typer
 from rich.table import Table
 
+from recguide.engine.adapters import drafts_merged
 from recguide.engine.bench_match_command import MatchOptions
 from recguide.engine.bench_outputs import Outputs, read_outputs
 from recguide.engine.environment import command_line, machine_of
@@ -209,6 +210,7 @@ def _about(bench: Bench) -> Mapping[str, Any]:
     options, model = bench.options, bench.model
     return {
         **model.named,
+        "merge_drafts": drafts_merged(model.decoder),
         "dtype": options.dtype,
         **machine_of(model.decoder.device),
         "command": command_line(),

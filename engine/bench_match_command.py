@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from recguide.engine.shared_options import DTYPES, parse_block_sizes, whole_numbers
+from recguide.engine.shared_options import DTYPES, MergeDrafts, parse_block_sizes, whole_numbers
 from recguide.traces.checks import require, require_place
 
 DEFAULT = ("ar", "fixed:8", "fixed:16", "fixed:32", "recipe", "overlap:B=16")
@@ -18,7 +18,7 @@ class MatchOptions:
 
     model: str
     adapter: str | None
-    merge_drafts: bool
+    merge_drafts: bool | None
     policy: tuple[str, ...]
     profile: str | None
     batching: str
@@ -45,10 +45,7 @@ def match(
         typer.Option(help="a .figures.json of recguide bench sglang, whose outputs are compared, too; repeatable"),
     ] = None,
     adapter: Annotated[str | None, typer.Option(help="adapter file, or the name of a shipped one")] = None,
-    merge_drafts: Annotated[
-        bool,
-        typer.Option("--merge-drafts", help="keep weights with the draft adapter merged, for forwards that only draft"),
-    ] = False,
+    merge_drafts: MergeDrafts = None,
     profile: Annotated[str | None, typer.Option(help="of this GPU and model, for policies that look at costs")] = None,
     batching: Annotated[str, typer.Option(help="of unequal blocks: bucket, bucket:oldest, pad, ragged")] = "bucket",
     block_sizes: Annotated[str, typer.Option(help="block sizes that rounds may have")] = "4,8,16,32",

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import typer
 
+from recguide.engine.adapters import drafts_merged
 from recguide.engine.bench_load import BenchLoad, load_of
 from recguide.engine.bench_serve_command import ServeOptions
 from recguide.engine.environment import command_line, machine_of
@@ -165,7 +166,7 @@ def _about(bench: Bench) -> dict[str, Any]:
         "acceptance": bench.load.judge.label if bench.load.judge is not None else "the model's own",
         "temperature": options.temperature,
         "adapter": options.adapter,
-        "merge_drafts": options.merge_drafts,
+        "merge_drafts": drafts_merged(bench.model.decoder),
         "adapter_check": asdict(bench.engine.adapter),
         "dtype": options.dtype,
         **machine_of(bench.model.decoder.device),

@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from recguide.engine.shared_options import DTYPES, parse_block_sizes
+from recguide.engine.shared_options import DTYPES, MergeDrafts, parse_block_sizes
 from recguide.traces.checks import require, require_place
 
 
@@ -16,7 +16,7 @@ class ServeOptions:
 
     model: str
     adapter: str | None
-    merge_drafts: bool
+    merge_drafts: bool | None
     policy: str
     profile: str | None
     batching: str
@@ -54,10 +54,7 @@ def serve(
     model: Annotated[str, typer.Option(help="smollm2-135m, a named shape with random weights, or a directory")],
     policy: Annotated[str, typer.Option(help="name and options, docs/policies.md")] = "fixed:16",
     adapter: Annotated[str | None, typer.Option(help="adapter file, or the name of a shipped one")] = None,
-    merge_drafts: Annotated[
-        bool,
-        typer.Option("--merge-drafts", help="keep weights with the draft adapter merged, for forwards that only draft"),
-    ] = False,
+    merge_drafts: MergeDrafts = None,
     profile: Annotated[str | None, typer.Option(help="of this GPU and model, for policies that look at costs")] = None,
     batching: Annotated[str, typer.Option(help="of unequal blocks: bucket, bucket:oldest, pad, ragged")] = "bucket",
     block_sizes: Annotated[str, typer.Option(help="block sizes that rounds may have")] = "4,8,16,32",

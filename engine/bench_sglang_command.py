@@ -63,7 +63,7 @@ def sglang(
     adapter: Annotated[str | None, typer.Option(help="adapter file, PEFT folder, or a shipped one's name")] = None,
     merge_drafts: Annotated[
         bool,
-        typer.Option("--merge-drafts", help="keep weights with the draft adapter merged, for forwards that only draft"),
+        typer.Option(help="keep weights with the draft adapter merged, for forwards that only draft"),
     ] = False,
     profile: Annotated[str | None, typer.Option(help="of this GPU and model, for policies that look at costs")] = None,
     batching: Annotated[str, typer.Option(help="of unequal blocks: bucket, bucket:oldest, pad, ragged")] = "bucket",

@@ -9,7 +9,15 @@ import torch
 from torch import Tensor
 
 from recguide.engine import smollm2
-from recguide.engine.adapters import drafts_merged, file_sha256, load_adapter, merge_drafts, read_info, resolve_adapter
+from recguide.engine.adapters import (
+    drafts_merged,
+    file_sha256,
+    load_adapter,
+    merge_drafts,
+    merges_drafts,
+    read_info,
+    resolve_adapter,
+)
 from recguide.engine.checkpoints import read_weights, weights_sha256
 from recguide.engine.configs import read_config
 from recguide.engine.environment import chosen_device
@@ -66,11 +74,14 @@ def load_model(
     return model if adapter is None else _with_adapter(model, model.decoder, adapter)
 
 
-def open_model(name: str, adapter: str | None, device: str, dtype: str, merged_drafts: bool = False) -> LoadedModel:
+def open_model(
+    name: str, adapter: str | None, device: str, dtype: str, merged_drafts: bool | None = None
+) -> LoadedModel:
     """The model that a command's options name, for anything but training.
 
-    Random shapes draft with a random adapter, at what that costs. ``merged_drafts``: see :func:`merge_drafts`. Raises
-    as :func:`load_model` does, and InputError where drafts are to be merged and nothing changes them.
+    Random shapes draft with a random adapter, at what that costs. ``merged_drafts``: see
+    :func:`merge_drafts`; None: on a GPU. Raises as :func:`load_model` does, and InputError where drafts are asked to be
+    merged and nothing changes them.
     """
     # fp32 means fp32: no TensorFloat-32 inside
     torch.set_float32_matmul_precision("highest")
@@ -79,8 +90,9 @@ def open_model(name: str, adapter: str | None, device: str, dtype: str, merged_d
     model.decoder.requires_grad_(False)
     if name in SHAPES:
         add_random_draft_adapter(model.decoder)
-    if merged_drafts:
+    if merges_drafts(merged_drafts, model.decoder.device):
         merge_drafts(model.decoder)
+    if merged_drafts:
         found = f"{name} without a draft adapter"
         require(drafts_merged(model.decoder), "--merge-drafts", found, "models that have one: --adapter")
     return model

@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from recguide.engine.shared_options import DTYPES
+from recguide.engine.shared_options import DTYPES, MergeDrafts
 from recguide.sim.measurement import ACCEPTANCE, ALL
 from recguide.traces.checks import require
 from recguide.traces.errors import InputError
@@ -27,7 +27,7 @@ class MeasureOptions:
     trace: tuple[str, ...]
     profile: str | None
     adapter: str | None
-    merge_drafts: bool
+    merge_drafts: bool | None
     points: tuple[Key, ...]
     more: tuple[Key, ...]
     """That are measured when all repeats of the others are there."""
@@ -68,10 +68,7 @@ def measure(
     ] = None,
     profile: Annotated[str | None, typer.Option(help="for policies that look at costs")] = None,
     adapter: Annotated[str | None, typer.Option(help="adapter file, or the name of a shipped one")] = None,
-    merge_drafts: Annotated[
-        bool,
-        typer.Option("--merge-drafts", help="keep weights with the draft adapter merged, for forwards that only draft"),
-    ] = False,
+    merge_drafts: MergeDrafts = None,
     acceptance: Annotated[str, typer.Option(help="model: its own; forced: the trace's, at real shapes")] = "model",
     dataset_path: Annotated[
         list[Path] | None, typer.Option(help="the prompts that were recorded, where the trace has no token ids")

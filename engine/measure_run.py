@@ -8,6 +8,7 @@ from pathlib import Path
 
 import numpy as np
 
+from recguide.engine.adapters import drafts_merged
 from recguide.engine.campaign import Found, Server, Stop, closed_loop, engine_config, staggered
 from recguide.engine.environment import command_line, gpu_name, machine_of
 from recguide.engine.garbage import settled
@@ -193,7 +194,7 @@ def _setup(bench: Bench) -> dict[str, object]:
         **model.named,
         "dtype": options.dtype,
         "gpu": gpu_name(model.decoder.device),
-        **told_of_drafts(options.merge_drafts),
+        **told_of_drafts(drafts_merged(model.decoder)),
         "acceptance": options.acceptance,
         "trace": trace_identity(bench.trace),
         "requests_each": options.requests_each,
@@ -262,7 +263,7 @@ def _about(bench: Bench, task: Task, names: Sequence[str], told: Mapping[str, st
         "weights_sha256": model.weights_sha256,
         "adapter_sha256": model.adapter_sha256 or "none",
         "dtype": options.dtype,
-        **told_of_drafts(options.merge_drafts),
+        **told_of_drafts(drafts_merged(model.decoder)),
         **bench.machine,
         **told,
         "command": bench.command,

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from recguide.engine.shared_options import DTYPES, told_of_drafts, whole_numbers
+from recguide.engine.shared_options import DTYPES, MergeDrafts, told_of_drafts, whole_numbers
 from recguide.traces.checks import require_place
 from recguide.traces.errors import InputError
 
@@ -22,10 +22,7 @@ def profile(
     model: Annotated[str, typer.Argument(help="smollm2-135m, nld-3b, nld-8b, nld-14b, or a Hugging Face directory")],
     output: Annotated[Path, typer.Option(help="the CSV file to write")],
     adapter: Annotated[str | None, typer.Option(help="adapter file, or the name of a shipped one")] = None,
-    merge_drafts: Annotated[
-        bool,
-        typer.Option("--merge-drafts", help="keep weights with the draft adapter merged, for forwards that only draft"),
-    ] = False,
+    merge_drafts: MergeDrafts = None,
     requests: Annotated[str, typer.Option(help="requests in a forward")] = "1,2,3,4,6,8,12,16,24,32,48,64,96,128",
     contexts: Annotated[str, typer.Option(help="cached tokens of each request")] = "64,512,2048",
     block_sizes: Annotated[str, typer.Option(help="block sizes to draft and verify")] = "4,8,16,32",
@@ -68,7 +65,7 @@ def profile(
     effort = Effort(repeats, least_ms * 1e-3, seconds, warm_ms * 1e-3)
     if pin:
         pin_to_fastest()
-    count = _measure(loaded, grid, effort, output, _header(loaded, dtype, merge_drafts))
+    count = _measure(loaded, grid, effort, output, _header(loaded, dtype))
     typer.echo(f"{output}\t{count} rows")
 
 
@@ -91,7 +88,8 @@ def _say(text: str) -> None:
     typer.echo(f"{datetime.now():%H:%M:%S} {text}", err=True)
 
 
-def _header(loaded: "LoadedModel", dtype: str, merged_drafts: bool) -> dict[str, str]:
+def _header(loaded: "LoadedModel", dtype: str) -> dict[str, str]:
+    from recguide.engine.adapters import drafts_merged
     from recguide.engine.environment import command_line, machine_of
 
     device = loaded.decoder.device
@@ -100,7 +98,7 @@ def _header(loaded: "LoadedModel", dtype: str, merged_drafts: bool) -> dict[str,
         "weights_sha256": loaded.weights_sha256,
         "adapter_sha256": loaded.adapter_sha256 or "none",
         "dtype": dtype,
-        **told_of_drafts(merged_drafts),
+        **told_of_drafts(drafts_merged(loaded.decoder)),
         **machine_of(device),
         "command": command_line(),
         "created": datetime.now(UTC).isoformat(timespec="seconds"),

@@ -5,7 +5,7 @@ from typing import Annotated
 
 import typer
 
-from recguide.engine.shared_options import DTYPES, parse_block_sizes
+from recguide.engine.shared_options import DTYPES, MergeDrafts, parse_block_sizes
 from recguide.traces.checks import require
 from recguide.traces.errors import InputError
 
@@ -18,7 +18,7 @@ class ServerOptions:
 
     model: str
     adapter: str | None
-    merge_drafts: bool
+    merge_drafts: bool | None
     policy: str
     profile: str | None
     batching: str
@@ -47,10 +47,7 @@ class ServerOptions:
 def serve(
     model: Annotated[str, typer.Argument(help="smollm2-135m, a directory, or an id in the local cache")],
     adapter: Annotated[str | None, typer.Option(help="adapter file or folder, or the name of a shipped one")] = None,
-    merge_drafts: Annotated[
-        bool,
-        typer.Option("--merge-drafts", help="keep weights with the draft adapter merged, for forwards that only draft"),
-    ] = False,
+    merge_drafts: MergeDrafts = None,
     policy: Annotated[str, typer.Option(help="name and options, docs/policies.md")] = "fixed:16",
     profile: Annotated[str | None, typer.Option(help="of this GPU and model, for policies that look at costs")] = None,
     batching: Annotated[str, typer.Option(help="of unequal blocks: bucket, bucket:oldest, pad, ragged")] = "bucket",

@@ -1,5 +1,9 @@
 """What several commands read from their options; without torch, which `--help` must not wait for."""
 
+from typing import Annotated
+
+import typer
+
 from recguide.sim.costs import DRAFTS, MERGED
 from recguide.traces.checks import require
 from recguide.traces.dense import BLOCK_SIZE_RANGE
@@ -7,6 +11,13 @@ from recguide.traces.errors import InputError
 
 DTYPES = {"fp32": "float32", "bf16": "bfloat16"}
 """As options name them, and torch."""
+MergeDrafts = Annotated[
+    bool | None,
+    typer.Option(
+        "--merge-drafts/--no-merge-drafts",
+        help="keep weights with the draft adapter merged, for forwards that only draft; default: on a GPU",
+    ),
+]
 
 
 def told_of_drafts(merged: bool) -> dict[str, str]:

@@ -83,7 +83,7 @@ tar -C "$WORK/run" -cJf "$OUT/$PART-$FORCED.tar.xz" "$PART-$FORCED"
 if [ "$PART" = smollm2 ] && [ ! "$TOY" ]; then
   OURS=$(echo "$OURS" | sed 's/--requests-each 4 --least-requests 32//')
   for policy in fixed:16 overlap:B=16; do
-    PYTHONPATH=$PLAIN recguide bench serve --model $OURS --policy $policy --max-concurrency 8 --save-result \
+    PYTHONPATH=$PLAIN recguide bench serve --model $OURS ${DRAFTS:---no-merge-drafts} --policy $policy --max-concurrency 8 --save-result \
       --result-dir "$OUT" --result-filename "ours-${policy%%:*}.json" > "$OUT/ours.log" 2>&1
     say "our engine, $policy: status $?"
   done

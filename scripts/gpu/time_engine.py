@@ -32,7 +32,7 @@ from torch import Tensor
 from torch.nn import functional as F  # noqa: N812
 from torch.profiler import ProfilerActivity, profile
 
-from recguide.engine.adapters import merge_drafts, projections
+from recguide.engine.adapters import merge_drafts, merges_drafts, projections
 from recguide.engine.clocks import device_seconds, wall_seconds
 from recguide.engine.environment import machine_of
 from recguide.engine.forced import Forced
@@ -61,6 +61,7 @@ ROOM = 1024
 TINY = ModelConfig("toy", 24, 2, 6, 2, 8, 40, 128, 1e4, 1e-5, False, 4096, 3, (2, 7))
 PROFILE = os.environ.get("PROFILE", "nld-8b-h200")
 TRACE = os.environ.get("TRACE", "paper:8b")
+MERGED = {"--merge-drafts": True, "--no-merge-drafts": False}
 PARTS: dict[str, Callable[["Bench", float, list[str]], None]] = {}
 
 
@@ -79,7 +80,7 @@ class Bench:
         shape = config if layers is None else replace(config, num_layers=layers)
         self.decoder = random_decoder(shape, device, dtype, 0)
         add_random_draft_adapter(self.decoder, 8 if TOY else 128)
-        if os.environ.get("DRAFTS") == "--merge-drafts":
+        if merges_drafts(MERGED.get(os.environ.get("DRAFTS", "")), self.decoder.device):
             merge_drafts(self.decoder)
         self._sizes: FillSizes | None = None
         self._trace: DenseTrace | None = None

@@ -6,7 +6,7 @@
 # in $OUT/CAMPAIGN as soon as nothing lacks, or whatever lacks with REPORT=yes, and never with REPORT=no.
 # PROFILE_SECONDS measures a profile of this machine first, which then stands for the shipped one; PROFILING are further
 # options of it. POINTS are policies, with @C,C where not at all LEVELS, instead of those of the campaign.
-# DRAFTS=--merge-drafts is of all of it, profile included.
+# DRAFTS=--no-merge-drafts is of all of it, profile included; without a profile of this machine the shipped one's is.
 set -eu -o pipefail
 [ "${TOY:-}" ] || [ "$2" = smollm2 ] || SHAPES_ONLY=yes
 . scripts/gpu/setup.sh
@@ -44,6 +44,8 @@ case $NAME in
     SERVING="--acceptance forced --kv-tokens 262144" LIMITS="" ;;
   *) echo "validate.sh: found campaign $NAME, allowed: smollm2, nld-8b, nld-14b, nld-8b-ours, nld-14b-ours" >&2; exit 2 ;;
 esac
+[ "$PROFILE_SECONDS" ] || [ -f "$HERE/$MODEL.csv" ] || [ "${DRAFTS:-}" ] \
+  || grep -q "^# drafts: .* merged" "sim/profiles/$MODEL-h200.csv" || DRAFTS=--no-merge-drafts
 GRID="$GRID ${PROFILING:=} ${DRAFTS:=}" SERVING="$SERVING $DRAFTS"
 PROFILE=$MODEL-h200 EACH="adaptive:policy.json allocation:policy.json"
 if [ "$TOY" ]; then

@@ -12,12 +12,15 @@ from hypothesis import strategies as st
 from safetensors.torch import load_file, save_file
 from tiny import TINY, recorded, tiny_model
 from torch import nn
+from toy_adapter import write_adapter
 
 from recguide.engine.adapters import (
     AdapterInfo,
     draft_only_decoder,
+    drafts_merged,
     load_adapter,
     merge_drafts,
+    merges_drafts,
     pack,
     projections,
     quantise,
@@ -27,11 +30,13 @@ from recguide.engine.adapters import (
 )
 from recguide.engine.attention import causal_mask
 from recguide.engine.decode import linear_self_speculation
-from recguide.engine.loading import LoadedModel, adapted
+from recguide.engine.loading import LoadedModel, adapted, open_model
 from recguide.engine.model import Decoder, LowRank
 
 INFO = AdapterInfo(1, "tiny", "0" * 64, mask_id=5, draft_shift=1, shared_rank=3, draft_rank=2, training={"steps": 7})
 IDS = torch.tensor([[1, 5, 8, 5, 5, 0]])
+ASKED = (None, True, False)
+GPU = [pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")]
 
 
 def with_updates(decoder: Decoder, shared: int = 3, draft: int = 2, scale: float = 0.1) -> Decoder:
@@ -202,6 +207,25 @@ def test_nothing_is_kept_of_weights_that_drafts_share(base):
     tuned = with_updates(base, draft=0)
     merge_drafts(tuned)
     assert all(linear.draft_weight is None for _, linear in projections(tuned))
+
+
+def test_drafts_are_merged_on_a_gpu_unless_somebody_says_no():
+    cpu, gpu = torch.device("cpu"), torch.device("cuda:1")
+    assert [merges_drafts(asked, cpu) for asked in ASKED] == [False, True, False]
+    assert [merges_drafts(asked, gpu) for asked in ASKED] == [True, True, False]
+
+
+@pytest.mark.parametrize("device", ["cpu", pytest.param("cuda", marks=GPU)])
+def test_a_model_that_is_opened_merges_its_drafts_where_that_is_the_default(tiny_folder, tmp_path, device):
+    adapter = str(write_adapter(tmp_path / "a.safetensors", tiny_folder))
+    found = [drafts_merged(open_model(str(tiny_folder), adapter, device, "fp32", asked).decoder) for asked in ASKED]
+    assert found == [device == "cuda", True, False]
+    plain = [
+        drafts_merged(open_model(str(tiny_folder), None, device, "fp32", asked).decoder) for asked in (None, False)
+    ]
+    assert plain == [False, False]
+    with pytest.raises(ValueError, match=r"--merge-drafts: found .* without a draft adapter"):
+        open_model(str(tiny_folder), None, device, "fp32", True)
 
 
 def test_a_truncated_file_is_named(base, path):

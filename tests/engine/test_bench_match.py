@@ -140,7 +140,7 @@ def test_in_fp32_every_policy_gives_the_tokens_of_one_token_decoding(asked) -> N
     )
     assert done.code == 0, done.stderr
     told = json.loads(output.read_text())
-    assert told["complete"] is True
+    assert (told["complete"], told["merge_drafts"]) == (True, False)
     assert told["prompts"] == ["0", "3", "1", "4", "2"]
     points = [(row["policy"], row["concurrency"]) for row in told["runs"]]
     assert points == [(name, concurrency) for name in policies for concurrency in (3, 1)]

@@ -10,6 +10,7 @@ import time
 import numpy as np
 import pytest
 from strategies import random_trace
+from toy_adapter import write_adapter
 
 from recguide.sim.costs import linear_costs
 from recguide.sim.policies import fixed
@@ -56,6 +57,30 @@ def test_figures_are_those_of_vllm_and_the_files_hold_them(recguide, tiny_folder
     served = read_trace(trace)
     assert [request.output_tokens for request in served.requests] == [12] * 5
     assert served.provenance.note.startswith("reduced fidelity")
+
+
+@pytest.mark.parametrize(
+    ("option", "merged"), [((), False), (("--merge-drafts",), True), (("--no-merge-drafts",), False)]
+)
+def test_results_say_whether_drafts_were_merged(recguide, tiny_folder, data, tmp_path, option, merged) -> None:
+    adapter = write_adapter(tmp_path / "a.safetensors", tiny_folder)
+    done = recguide(
+        *(
+            "bench",
+            "serve",
+            "--model",
+            tiny_folder,
+            "--adapter",
+            adapter,
+            "--dataset-path",
+            data,
+            "--policy",
+            "fixed:4",
+        ),
+        *("--num-prompts", 1, "--output-len", 4, *CPU, *option),
+    )
+    assert done.code == 0, done.stderr
+    assert json.loads(done.stdout)["merge_drafts"] is merged
 
 
 def test_acceptance_forced_from_a_trace_is_labelled_and_is_the_traces(recguide, tiny_folder, tmp_path) -> None:

@@ -121,6 +121,8 @@ def test_a_folder_with_drafts_of_the_other_kind_is_refused(inputs, tiny_folder, 
     done = recguide(*arguments(inputs, tiny_folder, output, *once, "--adapter", adapter, "--merge-drafts"))
     told = "campaign.json: drafts: found None, allowed: 'by weights with the adapter merged', or another folder"
     assert (done.code, told in done.stderr) == (2, True)
+    again = ("--adapter", adapter, "--no-merge-drafts")
+    assert recguide(*arguments(inputs, tiny_folder, output, *once, *again)).code == 75
     done = recguide(*arguments(inputs, tiny_folder, tmp_path / "other", *once, "--merge-drafts"))
     assert (done.code, "--merge-drafts: found" in done.stderr, "without a draft adapter" in done.stderr) == (
         2,
