@@ -71,6 +71,7 @@ def profile(
 
 def _measure(loaded: "LoadedModel", grid: "Grid", effort: "Effort", output: Path, header: dict[str, str]) -> int:
     """Write the profile after every pass; gives its number of rows."""
+    from recguide.engine.hosts import smoothed, told_of_planes
     from recguide.engine.profiling import measure, product_rows, rows, speed, station_for
     from recguide.sim.costs import write_profile
 
@@ -78,9 +79,10 @@ def _measure(loaded: "LoadedModel", grid: "Grid", effort: "Effort", output: Path
     header |= station.forwards.told()
     products = product_rows(station.forwards.sizes)
     for passed in measure(station, grid, effort, _say):
-        found = rows(passed.timings) + products
-        write_profile(output, header | speed(passed.loop), found)
-        count = len(found)
+        timed = rows(passed.timings)
+        found = smoothed(timed)
+        write_profile(output, header | speed(passed.loop) | told_of_planes(timed, found), found + products)
+        count = len(found + products)
     return count
 
 

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from recguide.engine.hosts import is_host
 from recguide.engine.model import Decoder
 from recguide.engine.pinning import loop_s
 from recguide.engine.places import LAYOUT_BLOCK, QUADRATIC_TOKENS, Grid
@@ -22,6 +23,9 @@ from recguide.engine.visits import Key, visit
 from recguide.sim.batching import BUCKETED
 from recguide.sim.memory import Limits
 from recguide.sim.profile_rows import PRODUCTS, Row
+
+LOOPS = 3
+"""Before a visit, and behind it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,8 +88,9 @@ class Passed:
     """What the passes so far found."""
 
     timings: Mapping[Key, Timing]
+    """The host's on a CPU on which the loop takes its median."""
     loop: Timing
-    """Of the Python loop before every visit, which says how fast the CPU was (:func:`loop_s`)."""
+    """Of the Python loop around every visit, which says how fast the CPU was (:func:`loop_s`)."""
 
 
 def measure(station: Station, grid: Grid, effort: Effort, say: Callable[[str], None]) -> Iterator[Passed]:
@@ -100,13 +105,26 @@ def measure(station: Station, grid: Grid, effort: Effort, say: Callable[[str], N
     started, done = time.monotonic(), 0
     while effort.another(done, time.monotonic() - started):
         for index in order.permutation(len(places)):
-            loops.append(loop_s())
-            for row, seconds in visit(station, places[index], effort.least_s, effort.warm_s).items():
-                samples.setdefault(row, []).append(seconds)
+            before = _loop_s()
+            found = visit(station, places[index], effort.least_s, effort.warm_s)
+            loops.append((before + _loop_s()) / 2)
+            for row, seconds in found.items():
+                samples.setdefault(row, []).append(seconds / loops[-1] if is_host(row[0]) else seconds)
         done += 1
         say(f"pass {done} of {effort.repeats}: {time.monotonic() - started:.1f} s so far")
         if done >= min(2, effort.repeats):
-            yield Passed({row: summary(found) for row, found in samples.items()}, summary(loops))
+            yield _passed(samples, summary(loops))
+
+
+def _loop_s() -> float:
+    """Of a few loops, so that one that was interrupted does not tell."""
+    return float(np.median([loop_s() for _ in range(LOOPS)]))
+
+
+def _passed(samples: Mapping[Key, Sequence[float]], loop: Timing) -> Passed:
+    """The host's samples are loops."""
+    unit = {row: loop.median_s if is_host(row[0]) else 1.0 for row in samples}
+    return Passed({row: summary([each * unit[row] for each in found]) for row, found in samples.items()}, loop)
 
 
 def rows(timings: Mapping[Key, Timing]) -> list[Row]:
