@@ -62,8 +62,6 @@ class Job:
     name: str
     folder: Path
     runs: Sequence[Run]
-    repeats: Sequence[int]
-    """Which repeat of its point each run is."""
 
     @property
     def path(self) -> Path:
@@ -130,9 +128,8 @@ def _job(bench: Bench, name: str, levels: Sequence[int]) -> Job:
         "load": [asdict(asked) for asked in _asked(bench)],
         "stream": bench.options.stream,
         "runs": [asdict(each) for each in runs],
-        "turn": str(bench.scratch / "turn"),
     }
-    job = Job(name, folder, runs, [repeat for repeat, _ in pairs])
+    job = Job(name, folder, runs)
     write_json(job.path, content)
     return job
 
@@ -142,7 +139,7 @@ def _run(bench: Bench, folder: Path, concurrency: int, repeat: int) -> Run:
     count = max(options.requests_each * concurrency, options.least_requests)
     rows = [row % len(bench.load) for row in range(count)]
     warmups = min(count, options.warmups_each * concurrency)
-    return Run(concurrency, rows, warmups, str(folder / f"seen-{concurrency}-{repeat}.json"))
+    return Run(concurrency, rows, warmups, str(folder / f"seen-{concurrency}-{repeat}.json"), repeat)
 
 
 def _asked(bench: Bench) -> Iterator[Asked]:
@@ -173,10 +170,10 @@ def outputs_of(job: Job) -> dict[int, list[int]]:
 
 def _entry(bench: Bench, job: Job, number: int, known: Mapping[int, list[int]]) -> dict[str, Any]:
     """The figures of a run, which are written."""
-    served, repeat, options = job.runs[number], job.repeats[number], bench.options
+    served, options = job.runs[number], bench.options
     seen = read_seen(Path(served.result))
     errors = [each.error for each in seen if each.error]
-    document: dict[str, Any] = {**_about(bench, job.name), "repeat": repeat, "failed": len(errors)}
+    document: dict[str, Any] = {**_about(bench, job.name), "repeat": served.repeat, "failed": len(errors)}
     document["errors_told"] = sorted(set(errors))
     if len(errors) == len(seen):
         return document
@@ -190,8 +187,9 @@ def _entry(bench: Bench, job: Job, number: int, known: Mapping[int, list[int]]) 
     # the log has a run of warm-ups in front of each
     logged = job.folder / "log" / f"run-{2 * number + 2:04d}.json.gz"
     if logged.exists():
-        document |= _kept(bench, job.name, served, repeat, logged)
-    path = options.result_dir / name_of(job.name, ALL, served.concurrency, repeat).replace(SUFFIX, ".figures.json")
+        document |= _kept(bench, job.name, served, logged)
+    name = name_of(job.name, ALL, served.concurrency, served.repeat)
+    path = options.result_dir / name.replace(SUFFIX, ".figures.json")
     write_json(path, {**detailed(client, document), **_said(bench, seen)})
     return document
 
@@ -234,14 +232,14 @@ def _versions() -> dict[str, str]:
     return {"sglang": version("sglang"), "transformers": version("transformers")}
 
 
-def _kept(bench: Bench, name: str, served: Run, repeat: int, logged: Path) -> dict[str, Any]:
+def _kept(bench: Bench, name: str, served: Run, logged: Path) -> dict[str, Any]:
     """The plugin's own log of a run as a measurement of the campaign; gives the figures that are only there."""
     measured, options = read_measurement(logged), bench.options
     about = replace(
         measured.about,
         policy=name,
         concurrency=served.concurrency,
-        repeat=repeat,
+        repeat=served.repeat,
         session=bench.session,
         trace={} if bench.load.judge is None else trace_identity(bench.load.judge.trace),
         origin={**measured.about.origin, "weights_sha256": bench.model.weights_sha256, "command": command_line()},

@@ -11,6 +11,7 @@ import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
+from itertools import groupby
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -19,6 +20,8 @@ if TYPE_CHECKING:
 
 READY, GO, POLL_S = "ready", "go", 0.05
 """Files beside the job: the engine has started, and it may serve; and how often is looked for the second."""
+ALIVE, TURN = "alive", "turn"
+"""Files that are locked: beside the job as long as its process lives, and above all jobs by whoever serves."""
 PATIENCE_S = 20.0
 """How long SGLang may take to find out that nobody is served any more."""
 
@@ -54,6 +57,7 @@ class Run:
     rows: list[int]
     warmups: int
     result: str
+    repeat: int = 1
 
 
 class Client:
@@ -117,27 +121,63 @@ def _note(each: Seen, part: dict[str, Any], now: float) -> None:
 
 
 @contextmanager
-def turn(path: Path) -> Iterator[None]:
-    """Wait until no other process has its turn at this file, and have it."""
+def locked(path: Path) -> Iterator[None]:
+    """Wait until no other process has locked this file, and lock it."""
     with path.open("w") as file:
         fcntl.flock(file, fcntl.LOCK_EX)
         yield
 
 
+def is_alive(folder: Path) -> bool:
+    """Whether a process serves the job of this folder."""
+    path = folder / ALIVE
+    if not path.exists():
+        return False
+    with path.open("r+") as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return True
+    return False
+
+
+def turns(folder: Path, runs: Sequence[Run]) -> Iterator[Sequence[Run]]:
+    """The runs of one repeat after the other, while no other job is served.
+
+    Other jobs, in the folders beside this one, come in between: a repeat begins when all that live are through the one
+    before, so that a drift of the machine meets all alike.
+    """
+    others = [each for each in folder.parent.iterdir() if each.is_dir() and each != folder]
+    for repeat, group in groupby(runs, lambda run: run.repeat):
+        while any(is_alive(each) and not (each / _through(repeat - 1)).exists() for each in others if repeat > 1):
+            time.sleep(POLL_S)
+        with locked(folder.parent / TURN):
+            yield list(group)
+        (folder / _through(repeat)).touch()
+
+
+def _through(repeat: int) -> str:
+    return f"through-{repeat}"
+
+
 def main(path: Path) -> None:
     """Start the engine of a job, and serve its runs one after the other, while no other engine serves."""
+    with locked(path.parent / ALIVE):
+        _serve(path.parent, json.loads(path.read_text(encoding="utf-8")))
+
+
+def _serve(folder: Path, job: dict[str, Any]) -> None:
     import sglang
 
-    job = json.loads(path.read_text(encoding="utf-8"))
     load = [Asked(**asked) for asked in job["load"]]
     engine = sglang.Engine(**job["engine"])
     try:
         print(f"{time.strftime('%T')} ready", flush=True)
-        (path.parent / READY).touch()
-        while not (path.parent / GO).exists():
+        (folder / READY).touch()
+        while not (folder / GO).exists():
             time.sleep(POLL_S)
-        with turn(Path(job["turn"])):
-            for run in (Run(**each) for each in job["runs"]):
+        for runs in turns(folder, [Run(**each) for each in job["runs"]]):
+            for run in runs:
                 measure(Client(engine, load, job["stream"]), run)
     finally:
         engine.shutdown()

@@ -85,7 +85,7 @@ def log_of(job: Job) -> str:
 def serve_all(jobs: Sequence[Job], limit: float, together: bool) -> bool:
     """Run all jobs, each within so many seconds of its start; whether one of them failed.
 
-    Together they serve as soon as all are ready, and then one after the other.
+    Together they serve as soon as all are ready, and then in turn: all one repeat, then all the next one.
     """
     if not together:
         failures = []
