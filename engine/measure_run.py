@@ -15,7 +15,7 @@ from recguide.engine.garbage import settled
 from recguide.engine.loading import LoadedModel, open_model
 from recguide.engine.measure_command import Key, MeasureOptions
 from recguide.engine.pinning import loop_s, pin_to_fastest
-from recguide.engine.policyof import costs_of, policy_of
+from recguide.engine.policyof import costs_of, identity_of, policy_of
 from recguide.engine.served import NOTE
 from recguide.engine.shared_options import told_of_drafts
 from recguide.engine.sizes import profiled_sizes
@@ -63,6 +63,8 @@ class Bench:
     costs: CostModel | None
     command: str
     machine: Mapping[str, str]
+    profile: Mapping[str, str] = field(default_factory=dict)
+    """The one that policies decide by, as runs name it."""
     session: int = 0
     servers: dict[str, Server] = field(default_factory=dict)
     """By dataset. All of them have the same engine."""
@@ -140,7 +142,8 @@ def _prepared(options: MeasureOptions) -> Bench:
             f"at most {context}, the model's")  # fmt: skip
     costs = costs_of(options.profile)
     prompts = None if forced else prompts_of(named_by(_keys(options), trace), model, options.dataset_path)
-    return Bench(options, model, trace, prompts, costs, command_line(), machine_of(model.decoder.device))
+    machine = machine_of(model.decoder.device)
+    return Bench(options, model, trace, prompts, costs, command_line(), machine, identity_of(options.profile))
 
 
 def _keys(options: MeasureOptions) -> tuple[Key, ...]:
@@ -266,6 +269,7 @@ def _about(bench: Bench, task: Task, names: Sequence[str], told: Mapping[str, st
         **told_of_drafts(drafts_merged(model.decoder)),
         **bench.machine,
         **told,
+        **bench.profile,
         "command": bench.command,
         "created": datetime.now(UTC).isoformat(timespec="seconds"),
     }

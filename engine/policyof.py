@@ -5,8 +5,10 @@ from dataclasses import replace
 
 import numpy as np
 
+from recguide.engine.adapters import file_sha256
 from recguide.sim.catalogue import make_policy
 from recguide.sim.costs import CostModel, constant_costs, read_profile, resolve_profile
+from recguide.sim.measurement import DECIDED_BY
 from recguide.sim.methods import Policy
 from recguide.sim.rounds import AR, Rounds
 from recguide.sim.slo import CLAIRVOYANT
@@ -40,6 +42,14 @@ def policy_of(
 def costs_of(profile: str | None) -> CostModel | None:
     """The costs of a profile by name or path, if one is given."""
     return None if profile is None else read_profile(resolve_profile(profile)).costs()
+
+
+def identity_of(profile: str | None) -> dict[str, str]:
+    """How runs name the profile by which policies decided, if one was given."""
+    if profile is None:
+        return {}
+    path = resolve_profile(profile)
+    return {"profile": path.stem, DECIDED_BY: file_sha256(path)}
 
 
 def rounds_named(block_sizes: Sequence[int], model: str) -> Rounds:

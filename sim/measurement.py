@@ -30,6 +30,8 @@ ACCEPTANCE = ("model", "forced")
 ROLES = ("point", "anchor")
 ALL = "all"
 """Stands where a dataset is named: requests of all of them, mixed."""
+DECIDED_BY = "profile_sha256"
+"""In ``About.origin``: the file of the profile by which policies that look at costs decided, where there was one."""
 STEPS = ("start_s", "in_flight", "seconds", "block_size", "requests", "query_tokens", "context_tokens", "draft_tokens",
          "padding")  # fmt: skip
 EMISSIONS = ("request", "tokens", "step", "block_size", "outcome")

@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
+from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +12,7 @@ from rich.table import Table
 from recguide.sim.campaigns import MANIFEST, Campaign, PointKey, check_files, policy_files, read_campaign
 from recguide.sim.costs import APART, DRAFTS, Profile, read_profile, resolve_profile
 from recguide.sim.guards import check_sources, settle
-from recguide.sim.measurement import ALL, Measurement, served_path
+from recguide.sim.measurement import ALL, DECIDED_BY, Measurement, served_path
 from recguide.sim.sweep_run import title_of
 from recguide.sim.tables import screen
 from recguide.traces.checks import require
@@ -82,7 +83,7 @@ def run(options: ValidateOptions) -> bool:
     points = [_compared(sources, costs[key.concurrency], key, options, profiled) for key in there]
     outcome = Outcome(points, rankings(points), frontiers(points), crossings(points), missing)
     found = checks(outcome, options.thresholds)
-    warnings = [*sources.warnings, *_warnings(outcome, _anchors(sources.campaign))]
+    warnings = [*sources.warnings, *_warnings(outcome, _anchors(sources.campaign), _decided_otherwise(sources))]
     warnings += cpu_warnings(points, sources.profile.header)
     _write(options, sources, outcome, found, warnings)
     return all(check.passed for check in found)
@@ -174,7 +175,20 @@ def _anchors(campaign: Campaign) -> dict[PointKey, list[float]]:
     return found
 
 
-def _warnings(outcome: Outcome, anchors: Mapping[PointKey, Sequence[float]]) -> list[str]:
+def _decided_otherwise(sources: _Sources) -> list[str]:
+    """What to say of points that were not foretold where policies decided by another profile than this one."""
+    own = sha256(Path(sources.profile.path).read_bytes()).hexdigest()
+    origins = [each.about.origin for runs in sources.campaign.runs.values() for each in runs]
+    others = {str(origin.get("profile")) for origin in origins if origin.get(DECIDED_BY, own) != own}
+    return [
+        f"policies that look at costs decided by another profile ({name}) than {sources.profile.path}: "
+        "by its prices they may choose otherwise"
+        for name in sorted(others)
+    ]
+
+
+def _warnings(outcome: Outcome, anchors: Mapping[PointKey, Sequence[float]], decided: Sequence[str] = ()) -> list[str]:
+    """``decided`` is what to say of points that were not foretold."""
     told = [f"missing: {count} repeats of {key}" for key, count in outcome.missing.items()]
     other = sum(point.other_outputs for point in outcome.points)
     if other:
@@ -182,6 +196,7 @@ def _warnings(outcome: Outcome, anchors: Mapping[PointKey, Sequence[float]]) -> 
     apart = [str(point.key) for point in outcome.points if not point.agreement.same_steps]
     if apart:
         told.append(f"{len(apart)} points were not foretold step by step: {', '.join(apart)}")
+        told += decided
     for key, speeds in anchors.items():
         drift = max(speeds) / min(speeds) - 1
         if drift > DRIFT:

@@ -1,14 +1,15 @@
 """Policies by name, for whoever serves."""
 
 from dataclasses import replace
+from hashlib import sha256
 from pathlib import Path
 
 import pytest
 from engines import ADAPTIVE
 
-from recguide.engine.policyof import policy_of
+from recguide.engine.policyof import identity_of, policy_of
 from recguide.sim.adaptive import Equation3, Load, write_policy
-from recguide.sim.costs import constant_costs
+from recguide.sim.costs import constant_costs, resolve_profile
 
 SIZES = (2, 4, 8)
 STATE = ("a" * 64, "b" * 64)
@@ -37,3 +38,11 @@ def test_a_policy_of_another_state_of_the_model_is_not_served(
 def test_what_is_only_simulated_is_refused() -> None:
     with pytest.raises(ValueError, match="policy 'ragged:B=4': only simulated, not served"):
         policy_of("ragged:B=4", SIZES, "toy", None)
+
+
+def test_runs_name_the_profile_that_policies_decided_by() -> None:
+    assert identity_of(None) == {}
+    path = resolve_profile("nld-8b-h200")
+    digest = sha256(path.read_bytes()).hexdigest()
+    assert identity_of("nld-8b-h200") == {"profile": "nld-8b-h200", "profile_sha256": digest}
+    assert identity_of(str(path)) == identity_of("nld-8b-h200")

@@ -12,6 +12,7 @@ from chromium import CHROMIUM, open_page
 from strategies import random_trace
 
 from recguide.sim.costs import read_profile
+from recguide.sim.measurement import DECIDED_BY
 from recguide.traces.files import write_trace
 
 TRACE = random_trace(3, 20, ease=0.8, min_output_tokens=20)
@@ -161,6 +162,19 @@ def test_a_policy_file_that_has_changed_is_refused(inputs, tmp_path, recguide) -
     forced = recguide(*arguments(folder, tmp_path / "out", "--force"))
     assert (forced.code, f"FORCED: {path}: the file of" in forced.stderr) == (0, True)
     assert recguide(*arguments(folder, tmp_path / "out", "--policy", "ar")).code == 0
+
+
+def test_who_decided_by_another_profile_is_told_where_steps_differ(inputs, tmp_path, recguide) -> None:
+    folder, costs = copied(inputs, tmp_path), read_profile(inputs / "profile.csv").costs()
+    for repeat in (1, 2, 3):
+        run = as_measured(TRACE, "fixed:4", 1, costs, repeat=repeat)
+        origin = {**run.about.origin, "profile": "older", DECIDED_BY: "0" * 64}
+        write(folder / "campaign", TRACE, replace(run, about=replace(run.about, policy="fixed:8", origin=origin)))
+    recguide(*arguments(folder, tmp_path / "out"))
+    warnings = document(tmp_path / "out")["warnings"]
+    assert any(warning.startswith("1 points were not foretold step by step: fixed:8 at C=1") for warning in warnings)
+    told = f"policies that look at costs decided by another profile (older) than {folder / 'profile.csv'}: "
+    assert any(warning.startswith(told) for warning in warnings)
 
 
 def test_costs_of_even_steps_need_no_profile_of_the_machine(inputs, tmp_path, recguide) -> None:
