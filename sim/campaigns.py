@@ -5,6 +5,7 @@ from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from recguide.sim.costs import DRAFTS
 from recguide.sim.measurement import ROLES, SUFFIX, Measurement, read_measurement
 from recguide.sim.store import files_hash
 from recguide.traces.checks import require
@@ -50,7 +51,8 @@ def manifest_of(folder: Path, wanted: Manifest) -> Manifest:
         known = read_manifest(folder)
         for name in sorted({*known.setup, *wanted.setup}):
             there, here = known.setup.get(name), wanted.setup.get(name)
-            require(there == here, f"{path}: {name}", there, f"{here!r}, or another folder")
+            choosing = " (--merge-drafts or --no-merge-drafts)" if name == DRAFTS else ""
+            require(there == here, f"{path}: {name}", there, f"{here!r}{choosing}, or another folder")
         check_files(path, known, files)
         points = tuple(dict.fromkeys((*known.points, *wanted.points)))
         wanted = Manifest(max(wanted.repeats, known.repeats), points, wanted.setup, known.sessions + 1)

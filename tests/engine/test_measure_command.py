@@ -119,7 +119,8 @@ def test_a_folder_with_drafts_of_the_other_kind_is_refused(inputs, tiny_folder, 
     output, once = tmp_path / "campaign", ("--time-limit", 1e-9)
     assert recguide(*arguments(inputs, tiny_folder, output, *once, "--adapter", adapter)).code == 75
     done = recguide(*arguments(inputs, tiny_folder, output, *once, "--adapter", adapter, "--merge-drafts"))
-    told = "campaign.json: drafts: found None, allowed: 'by weights with the adapter merged', or another folder"
+    allowed = "'by weights with the adapter merged' (--merge-drafts or --no-merge-drafts), or another folder"
+    told = f"campaign.json: drafts: found None, allowed: {allowed}"
     assert (done.code, told in done.stderr) == (2, True)
     again = ("--adapter", adapter, "--no-merge-drafts")
     assert recguide(*arguments(inputs, tiny_folder, output, *once, *again)).code == 75
