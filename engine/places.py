@@ -2,14 +2,17 @@
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from itertools import pairwise
 
+from recguide.engine.certain_policies import mixture, one_size
 from recguide.sim.methods import Policy
 from recguide.sim.overlap import Overlap
 from recguide.sim.policies import Fixed
 from recguide.sim.rounds import AR
 from recguide.sim.tidar import Tidar
 
-LAYOUTS = "rows", "quadratic"
+LAYOUTS = "rows", "quadratic", "adaptive", "allocation"
+"""What is measured beside rounds of one block size for all; of the last two, which choose by certainty, the host."""
 LAYOUT_BLOCK = 16
 """The block size at which layouts of several rows are measured."""
 MOST_ROWS = 4
@@ -26,13 +29,15 @@ class Place:
     """Requests that are alike: how they are served, how many they are, and the tokens that each has cached.
 
     ``size`` is the block size of linear rounds, 1 for AR steps, the query tokens of a request under "rows" and
-    "quadratic", and those of all prompts under "prefill".
+    "quadratic", the mean of two block sizes under "allocation", and the tokens of all prompts under "prefill".
     """
 
     method: str
     requests: int
     size: int
     context: int
+    waiting: int = 0
+    """Requests that run too, but not in the timed steps: they are of another bucket."""
 
     @property
     def policy(self) -> Policy:
@@ -41,11 +46,18 @@ class Place:
             # hardly a position is sure, so there are as many branches as there may be
             rows = self.size // self.block_size
             return Overlap(self.block_size, 255 / 256, max(rows - 2, 0), "always" if rows > 1 else "never")
+        if self.method == "adaptive":
+            return one_size(self.size)
+        if self.method == "allocation":
+            return mixture(self.block_size // 2)
         return Tidar(LAYOUT_BLOCK) if self.method == "quadratic" else Fixed(self.size)
 
     @property
     def block_size(self) -> int:
-        """Of a round; of rows the smallest at which so many tokens are a verifier's row and three branches at most."""
+        """Of a round; the larger one of two, and of rows the smallest at which so many tokens are a verifier's row and
+        three branches at most."""
+        if self.method == "allocation":
+            return self.size * 4 // 3
         if self.method != "rows":
             return LAYOUT_BLOCK if self.method == "quadratic" else self.size
         return LAYOUT_BLOCK if self.size <= MOST_ROWS * LAYOUT_BLOCK else self.size // MOST_ROWS
@@ -53,7 +65,10 @@ class Place:
 
 @dataclass(frozen=True, slots=True)
 class Grid:
-    """What to measure. Layouts for low load (rows, quadratic) are measured up to ``layout_requests`` requests."""
+    """What to measure. Layouts for low load (rows, quadratic) are measured up to ``layout_requests`` requests.
+
+    Policies that choose by certainty (adaptive, allocation) are at one context, for the host's time depends on none.
+    """
 
     requests: tuple[int, ...] = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128)
     contexts: tuple[int, ...] = (64, 512, 2048)
@@ -70,6 +85,7 @@ class Grid:
                     yield Place("linear", requests, size, context)
                 if requests <= self.layout_requests:
                     yield from self._layouts(requests, context)
+            yield from self._by_certainty(requests, self.contexts[len(self.contexts) // 2])
         for tokens in self.prefill_tokens:
             for prompts in PROMPTS:
                 if prompts <= min(tokens, max(self.requests)):
@@ -81,3 +97,13 @@ class Grid:
                 yield Place("rows", requests, tokens, context)
         if "quadratic" in self.layouts:
             yield Place("quadratic", requests, QUADRATIC_TOKENS, context)
+
+    def _by_certainty(self, requests: int, context: int) -> Iterator[Place]:
+        if "adaptive" in self.layouts:
+            waiting = min(requests // 2, max(self.requests) - requests)
+            for size in self.block_sizes:
+                yield Place("adaptive", requests, size, context, waiting)
+        if "allocation" in self.layouts and requests > 1:
+            for small, large in pairwise(self.block_sizes):
+                if large == 2 * small and small % 2 == 0:
+                    yield Place("allocation", requests, 3 * small // 2, context)

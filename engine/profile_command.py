@@ -11,6 +11,7 @@ from recguide.traces.checks import require_place
 from recguide.traces.errors import InputError
 
 PROMPTS = "16,64,128,192,256,384,512,768,1024,1536,2048"
+LAYOUTS = "rows,quadratic,adaptive,allocation"
 
 if TYPE_CHECKING:
     from recguide.engine.loading import LoadedModel
@@ -28,7 +29,7 @@ def profile(
     block_sizes: Annotated[str, typer.Option(help="block sizes to draft and verify")] = "4,8,16,32",
     prefill: Annotated[str, typer.Option(help="prompt tokens of a prefill")] = PROMPTS,
     layout_requests: Annotated[int, typer.Option(help="measure rows and quadratic layouts up to this many")] = 8,
-    layouts: Annotated[str, typer.Option(help="of rows and quadratic, those to measure")] = "rows,quadratic",
+    layouts: Annotated[str, typer.Option(help="those to measure beside rounds of one block size for all")] = LAYOUTS,
     repeats: Annotated[int, typer.Option(min=1, help="interleaved passes over all places")] = 5,
     least_ms: Annotated[float, typer.Option(min=0, help="steps at a place in a pass fill this time, 8 at most")] = 60.0,
     warm_ms: Annotated[float, typer.Option(min=0, help="so long a place's work goes on before steps count")] = 150.0,
@@ -44,13 +45,13 @@ def profile(
     """
     from recguide.engine.loading import open_model
     from recguide.engine.pinning import pin_to_fastest
-    from recguide.engine.places import LAYOUTS, Grid
+    from recguide.engine.places import Grid
     from recguide.engine.profiling import Effort
 
     require_place(output, "--output")
-    unknown = set(layouts.replace(" ", "").split(",")) - {*LAYOUTS, ""}
+    unknown = set(layouts.replace(" ", "").split(",")) - {*LAYOUTS.split(","), ""}
     if unknown:
-        raise InputError(f"--layouts: found {sorted(unknown)[0]!r}, allowed: {', '.join(LAYOUTS)}")
+        raise InputError(f"--layouts: found {sorted(unknown)[0]!r}, allowed: {LAYOUTS.replace(',', ', ')}")
     if dtype not in DTYPES:
         raise InputError(f"--dtype: found {dtype!r}, allowed: {', '.join(sorted(DTYPES))}")
     loaded = open_model(model, adapter or None, device, dtype, merge_drafts)

@@ -189,6 +189,10 @@ class Roster(list[Live]):
         state[:2, at] += emitted
         state[BLOCK_SIZE, at], state[ACCEPT_LEN, at], state[RAN, at] = block_sizes[came], emitted, steps
 
+    def told_anew(self) -> None:
+        """Somebody else changed what is known of the requests."""
+        self._state = _gathered(self)
+
     def check(self) -> None:
         """RuntimeError where the arrays say anything else than the requests do."""
         if not np.array_equal(self.state, _gathered(self)):

@@ -13,6 +13,7 @@ from recguide.engine.scheduler import Part
 from recguide.engine.scores import blank, held_of
 from recguide.engine.serving import MANY
 from recguide.engine.station import Station
+from recguide.sim.history import ENTROPY, ENTROPY_BEFORE
 from recguide.sim.memory import Limits
 from recguide.sim.overlap import CONTINUED
 from recguide.sim.rounds import Ints
@@ -44,8 +45,8 @@ class Walk:
         return max(1, min(self.place.context - self._below(steps), self.room - self._onward(steps)))
 
     def contexts(self, steps: int) -> Ints:
-        """[requests] The context of each, the mean of which is :meth:`first`."""
-        first, count = self.first(steps), self.place.requests
+        """[requests, those that wait too] The context of each, the mean of which is :meth:`first`."""
+        first, count = self.first(steps), self.place.requests + self.place.waiting
         half = min(STAGGER, first - 1)
         # towards 0, so that what one has more another one has less
         return first + np.trunc(half * ((2 * np.arange(count) + 1) / count - 1)).astype(np.int64)
@@ -64,8 +65,11 @@ class Walk:
 
     def _onward(self, steps: int) -> int:
         """What a request has more at most when the step behind so many plans its forwards, and what these add."""
-        added = self.place.block_size * (1 if self.place.method == "linear" else 2)
-        return STAGGER + -(-self._rounds(steps) // 2) * self._span + added
+        block_size = self.place.block_size
+        added = block_size * (2 if self.place.method in ("rows", "quadratic") else 1)
+        # a request whose block size changes may accept all of each
+        span = 2 * block_size if self.place.method == "allocation" else self._span
+        return STAGGER + -(-self._rounds(steps) // 2) * span + added
 
     def _rounds(self, steps: int) -> int:
         """Of so many steps; every other one of rows only drafts."""
@@ -73,8 +77,9 @@ class Walk:
 
     @property
     def _span(self) -> int:
-        """Tokens of two rounds."""
-        return judge_of(self.place, np.arange(3)).span(self.place.block_size)
+        """Tokens of two rounds, in the mean."""
+        size = self.place.size if self.place.method == "allocation" else self.place.block_size
+        return judge_of(self.place, np.arange(3)).span(size)
 
 
 def judge_of(place: Place, usable: Ints) -> Halves:
@@ -111,6 +116,21 @@ def stand(station: Station, standing: Standing, contexts: Ints) -> list[Live]:
         station.step()
     station.prefills = own
     return lives
+
+
+def look_back(station: Station, place: Place) -> None:
+    """Let running requests be as if they had rounds behind them, in which the verifier was certain.
+
+    The last round of those that are to wait was at no block size that the policy knows.
+    """
+    running = station.scheduler.running
+    running.figures[[ENTROPY, ENTROPY_BEFORE]] = 0.0
+    waits = np.diff(np.arange(len(running) + 1) * place.waiting // len(running))
+    for live, wait in zip(running, waits.tolist(), strict=True):
+        live.block_size, live.accept_len = (0, 0) if wait else (place.block_size, 1)
+        # a step later than it is, so that nobody has waited for too long before all steps are over
+        live.ran = station.steps + 1
+    running.told_anew()
 
 
 def move(station: Station, standing: Standing, lives: Sequence[Live], count: int) -> None:

@@ -10,9 +10,10 @@ import numpy as np
 from recguide.engine.halves import usable_tokens
 from recguide.engine.places import LAYOUT_BLOCK, Place
 from recguide.engine.requests import Wish
-from recguide.engine.standing import SAMPLES, Standing, Walk, judge_of, move, stand
+from recguide.engine.standing import SAMPLES, Standing, Walk, judge_of, look_back, move, stand
 from recguide.engine.station import Station
 from recguide.engine.ways import Planned
+from recguide.sim.costs import HOST, PLANNERS
 from recguide.sim.rounds import AR
 
 Key = tuple[str, int, int, int]
@@ -44,13 +45,17 @@ def _prefills(station: Station, place: Place, least_s: float, warm_s: float) -> 
 def _rounds(station: Station, place: Place, least_s: float, warm_s: float) -> range:
     """Which steps tell of the rounds of a place."""
     judge = judge_of(place, usable_tokens(station.decoder.config))
-    station.turn_to(place.policy, place.requests, judge)
+    station.turn_to(place.policy, place.requests + place.waiting, judge)
     walk, standing = Walk(place, station.max_context), Standing(judge, place)
     lives = stand(station, standing, walk.contexts(walk.steps))
+    if place.method in PLANNERS:
+        look_back(station, place)
     work = [partial(_run, station, planned) for planned in _work(station, place)]
     steps = min(_filling(least_s, _warm(station, work, warm_s)), walk.steps)
     # fewer steps begin later, for the same context in the mean
     move(station, standing, lives, walk.first(steps) - walk.first(walk.steps))
+    if place.method in PLANNERS:
+        look_back(station, place)
     told = _steps(station, station.step, steps)
     for live in lives:
         station.cancel(live)
@@ -127,6 +132,9 @@ def _told(station: Station, place: Place, number: int) -> dict[Key, float]:
         # the simulator knows no host's time of a prefill's own
         return {("prefill", count, place.size, 0): whole_s}
     tokens = count * place.size
+    if place.method in PLANNERS:
+        # their forwards are those of other places
+        return {(HOST[place.method], count, tokens, 0): host_s}
     if place.method == "linear" and place.size == AR:
         return {("decode", count, tokens, context): forward_s, ("host", count, tokens, 0): host_s}
     if place.method == "linear":

@@ -19,7 +19,7 @@ from recguide.sim.methods import Policy
 from recguide.sim.oneforward import OneForward
 from recguide.sim.regime import Switching
 from recguide.sim.rounds import Ints, Rounds
-from recguide.sim.steps import Method
+from recguide.sim.steps import Linear, Method
 
 OVERLAP = -1
 """The load at which rounds take one forward."""
@@ -37,6 +37,8 @@ class Plan:
     """Which bucket goes next among unequal blocks; None: everyone runs."""
     layout: str | None = None
     """The kind of forwards that verify and draft at once; None: there are none, nor outcomes to keep."""
+    planner: str = ""
+    """Of rounds that draft, then verify, as :func:`recguide.sim.steps.planner_of` says it."""
 
     def follow(self, load: int, standing: Standing) -> Chains:
         """What requests do from where they stand."""
@@ -57,11 +59,11 @@ def plan_of(rounds: Rounds, policy: Policy, method: Method, batching: Batching) 
     if isinstance(method, Switching):
         return _switching(rounds, method, batching)
     own = own_choices(policy)
-    if own is None:
+    if own is None or not isinstance(method, Linear):
         return None
     # where every block fits, a policy that gives one size for all splits nobody off
     choose = None if own.uniform and rounds.largest is None else batching.choose
-    return Plan(own.load_of, LinearChains(rounds, own), None, choose)
+    return Plan(own.load_of, LinearChains(rounds, own), None, choose, planner=method.planner)
 
 
 def _switching(rounds: Rounds, method: Switching, batching: Batching) -> Plan | None:
@@ -74,7 +76,8 @@ def _switching(rounds: Rounds, method: Switching, batching: Batching) -> Plan | 
     def load_of(running: int) -> int:
         return OVERLAP if running <= switch else above(running)
 
-    return Plan(load_of, LinearChains(rounds, own, flagged=True), below, batching.choose, method.below.kind)
+    chains = LinearChains(rounds, own, flagged=True)
+    return Plan(load_of, chains, below, batching.choose, method.below.kind, method.above.planner)
 
 
 class Prefill(NamedTuple):

@@ -7,7 +7,7 @@ from functools import partial
 from itertools import groupby
 from pathlib import Path
 
-from recguide.sim.curves import Curve, Surface, added, through
+from recguide.sim.curves import Above, Curve, Surface, added, through
 from recguide.sim.products import Products, check_products
 from recguide.sim.profile_rows import PRODUCTS, Row, check_order, read_row
 from recguide.sim.sizes import NOBODY, Moved, filled_up, moved_in
@@ -16,8 +16,11 @@ from recguide.traces.errors import InputError
 
 LAYOUTS = {"rows", "quadratic"}
 """Forwards that verify a draft and make the next one."""
-HOST = {"rows": "host-rows", "quadratic": "host-quadratic"}
-"""By layout: what the host adds to a step of one forward, where a profile knows it apart from that of a round."""
+PLANNERS = "adaptive", "allocation"
+"""Policies that choose by certainty, one block size at a time or unequal blocks for one step."""
+HOST = {name: f"host-{name}" for name in ("rows", "quadratic", *PLANNERS)}
+"""By layout, what the host adds to a step of one forward, and by planner, to a round, where a profile knows it apart
+from what it adds to a round that is planned without looking back."""
 HEADER = (
     "recguide-profile",
     "model",
@@ -39,6 +42,7 @@ MOVED = "fill_moved"
 DRAFTS, MERGED, APART = "drafts", "by weights with the adapter merged", "by weights and adapter apart"
 """A third: how forwards that only draft were run; the last one where there is none."""
 PREFILL, DECODE, ROUND = ("prefill",), ("decode", "host"), ("draft", "verify", "host")
+"""The last one of these is what the host adds, under policies that do not look back."""
 SHIPPED = Path(__file__).with_name("profiles")
 
 Kind = dict[float, dict[float, dict[float, float]]]
@@ -55,10 +59,11 @@ class CostModel:
     ) -> None:
         self.name, self.model, self.gpu = name, model, gpu
         self.steps_of = frozenset(steps_of)
-        """Layouts whose steps have a host's time of their own; others take that of a round where they end one."""
+        """Layouts and planners whose steps have a host's time of their own; other layouts take that of a round where
+        they end one."""
         self._curve_of = curve_of
         self._curves: dict[tuple[tuple[str, ...], int, int], Curve] = {}
-        self._rounds: dict[tuple[int, int], Curve] = {}
+        self._rounds: dict[tuple[int, int, str], Curve] = {}
 
     def curve(self, kinds: tuple[str, ...], requests: int, query_tokens: int) -> Curve:
         """Seconds over context tokens of forwards of these kinds, one after the other, at the same shape."""
@@ -74,17 +79,29 @@ class CostModel:
         """Seconds of one forward; context tokens are those cached before the queries."""
         return self.curve((kind,), requests, query_tokens)(context_tokens)
 
-    def round_curve(self, block_size: int, requests: int) -> Curve:
-        """Seconds over context tokens of a round of these requests: a draft and a verify, or at 1 one decode."""
-        curve = self._rounds.get((block_size, requests))
+    def round_curve(self, block_size: int, requests: int, host: str = "host") -> Curve:
+        """Seconds over context tokens of a round of these requests: a draft and a verify, or at 1 one decode.
+
+        ``host`` is the kind of its host's time.
+        """
+        key = (block_size, requests, host)
+        curve = self._rounds.get(key)
         if curve is None:
-            curve = self.curve(DECODE if block_size == 1 else ROUND, requests, requests * block_size)
-            self._rounds[block_size, requests] = curve
+            forwards = (DECODE if block_size == 1 else ROUND)[:-1]
+            curve = self._rounds[key] = self.curve((*forwards, host), requests, requests * block_size)
         return curve
 
-    def host_s(self, requests: int, query_tokens: int) -> float:
+    def host_of(self, planner: str, block_size: int) -> str:
+        """The kind of the host's time of rounds with this largest block size, as far as it is known apart.
+
+        An allocation that comes to AR steps for all lays no blocks side by side, which is most of what it takes.
+        """
+        plain = planner not in self.steps_of or (planner == "allocation" and block_size == 1)
+        return "host" if plain else HOST[planner]
+
+    def host_s(self, requests: int, query_tokens: int, host: str = "host") -> float:
         """Seconds that the host adds to a round whose verify has these query tokens."""
-        return self.curve(("host",), requests, query_tokens)(0)
+        return self.curve((host,), requests, query_tokens)(0)
 
     def step_host_s(self, layout: str, work: tuple[int, int], rounds: tuple[int, int]) -> float:
         """Seconds that the host adds to a step of one forward.
@@ -124,12 +141,25 @@ class Profile:
             whole = _filled_in(grids[layout], sizes)
             part = products.part_of(layout)
             surfaces[layout] = Surface(whole, surfaces.get(plain), most[layout], max(sizes, default=0), part)
-        for kind in set(HOST.values()) & grids.keys():
-            surfaces[kind] = Surface(grids[kind], surfaces.get("host"), most[kind])
+        for layout in LAYOUTS:
+            if (kind := HOST[layout]) in grids:
+                surfaces[kind] = Surface(grids[kind], surfaces.get("host"), most[kind])
+        over = _over_host(grids, surfaces.get("host"))
         name, model, gpu = Path(self.path).stem, self.header["model"], self.header["gpu"]
-        layouts = [layout for layout, kind in HOST.items() if kind in surfaces]
-        curve_of = partial(_profiled, self.path, surfaces, moved)
-        return CostModel(curve_of, name=name, model=model, gpu=gpu, steps_of=layouts)
+        known = [layout for layout in LAYOUTS if HOST[layout] in grids]
+        everything: dict[str, Surface | Above] = {
+            **surfaces,
+            **{HOST[planner]: above for planner, above in over.items()},
+        }
+        curve_of = partial(_profiled, self.path, everything, moved)
+        return CostModel(curve_of, name=name, model=model, gpu=gpu, steps_of=(*known, *over))
+
+
+def _over_host(grids: Mapping[str, Kind], host: Surface | None) -> dict[str, Above]:
+    """By planner, the host's time of its rounds; nothing where that of other rounds is not there."""
+    if host is None:
+        return {}
+    return {planner: Above(grids[HOST[planner]], host) for planner in PLANNERS if HOST[planner] in grids}
 
 
 def _filled_in(layout: Kind, plain: Kind) -> Kind:
@@ -138,7 +168,7 @@ def _filled_in(layout: Kind, plain: Kind) -> Kind:
 
 
 def _profiled(
-    path: str, surfaces: Mapping[str, Surface], moved: Moved | None, kind: str, requests: int, query_tokens: int
+    path: str, surfaces: Mapping[str, Surface | Above], moved: Moved | None, kind: str, requests: int, query_tokens: int
 ) -> Curve:
     if kind not in surfaces:
         raise InputError(f"{path}: kind: no rows of kind {kind!r}; there are: {', '.join(sorted(surfaces))}")

@@ -147,6 +147,41 @@ class Surface:
         return replace(through(points, wide.floor_s), low=inf, high=-inf)
 
 
+class Above:
+    """Curves of a kind of time that is another one and something more, which alone is interpolated.
+
+    Beyond the shapes where it is known it stays what it is at the nearest of them.
+    """
+
+    def __init__(self, grid: Grid, plain: Surface) -> None:
+        self._plain, self.most_requests = plain, plain.most_requests
+        self._more = Surface(
+            {
+                tokens: {count: _above(points, plain.at(count, tokens), count) for count, points in rows.items()}
+                for tokens, rows in grid.items()
+            }
+        )
+        self._tokens = min(grid), max(grid)
+        counts = [count for rows in grid.values() for count in rows]
+        self._requests = min(counts), max(counts)
+
+    def at(self, requests: float, per_request: float) -> Curve:
+        """The curve of the other kind, and so much more; it covers what that one does."""
+        more = self._more.at(_within(requests, self._requests), _within(per_request, self._tokens))
+        plain = self._plain.at(requests, per_request)
+        both = added([plain, more])
+        # where rows scatter, what is more may be less
+        return _through(both.knots, tuple([max(each, 0.0) for each in both.seconds]), 0.0, plain.low, plain.high)
+
+
+def _above(points: Points, plain: Curve, requests: float) -> dict[float, float]:
+    return {knot: seconds - plain(knot * requests) for knot, seconds in points.items()}
+
+
+def _within(wanted: float, span: tuple[float, float]) -> float:
+    return min(max(wanted, span[0]), span[1])
+
+
 def _without(points: Points, seconds: float) -> Points:
     return {knot: each - seconds for knot, each in points.items()}
 

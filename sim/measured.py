@@ -34,7 +34,7 @@ class MeasuredCosts(CostModel):
         apart = self.draft_s[step] if kinds == ROUND[1:] else 0.0
         return through({0.0: self.seconds[step] - apart})
 
-    def round_curve(self, block_size: int, requests: int) -> Curve:
+    def round_curve(self, block_size: int, requests: int, host: str = "host") -> Curve:
         """A whole round."""
         return self.curve(DECODE if block_size == 1 else ROUND, requests, requests * block_size)
 

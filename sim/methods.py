@@ -10,7 +10,7 @@ from recguide.sim.policies import BlockPolicy
 from recguide.sim.regime import Regime, Switching
 from recguide.sim.rounds import Rounds
 from recguide.sim.sharing import Allocation
-from recguide.sim.steps import Linear, Method
+from recguide.sim.steps import Linear, Method, planner_of
 from recguide.sim.tidar import Tidar, tidar_tables
 from recguide.sim.trimmed import Ragged, Trimmed
 
@@ -32,6 +32,12 @@ def method_of(policy: Policy, rounds: Rounds, costs: CostModel, batching: Batchi
         above = Linear(rounds, costs, policy.above, batching_of(policy.above, batching))
         return Switching(rounds, costs, policy, above)
     return Linear(rounds, costs, policy, batching_of(policy, batching))
+
+
+def planned_by(policy: Policy) -> str:
+    """As whose its rounds of two forwards count (:func:`recguide.sim.steps.planner_of`), "" too where it has none."""
+    rules = policy.above if isinstance(policy, Regime) else policy
+    return planner_of(rules) if callable(rules) else ""
 
 
 def batching_of(policy: BlockPolicy, batching: Batching) -> Batching:

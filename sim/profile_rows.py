@@ -10,7 +10,8 @@ from recguide.traces.errors import InputError
 
 PRODUCTS = "products"
 """Not forwards, but all matrix products of one (:mod:`recguide.sim.products`)."""
-KINDS = ("decode", "draft", "host", "host-quadratic", "host-rows", "prefill", PRODUCTS, "quadratic", "rows", "verify")
+HOSTS = ("host", "host-adaptive", "host-allocation", "host-quadratic", "host-rows")
+KINDS = ("decode", "draft", *HOSTS, "prefill", PRODUCTS, "quadratic", "rows", "verify")
 MOST = 1e12
 """Of any number in a profile: 1e12 us are eleven days."""
 

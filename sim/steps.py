@@ -9,6 +9,7 @@ from recguide.sim.costs import ROUND, CostModel
 from recguide.sim.policies import BlockPolicy, Tally
 from recguide.sim.rounds import AR, Ints, Rounds
 from recguide.sim.running import Running
+from recguide.sim.sharing import Allocation
 from recguide.traces.errors import InputError
 
 
@@ -89,11 +90,22 @@ def _by_size(sizes: int | Ints, tokens: list[int]) -> dict[int, list[int]]:
     return own
 
 
+def planner_of(policy: BlockPolicy) -> str:
+    """Whose rounds those of a policy are like, as the host's time of a profile has them; "" where it looks at nothing.
+
+    "allocation" for one of unequal blocks in one step, "adaptive" for any other that looks back.
+    """
+    if isinstance(policy, Allocation):
+        return "allocation"
+    return "adaptive" if getattr(policy, "signal", None) is not None else ""
+
+
 class Linear:
     """Drafts, then verifies, each request at the block size that a policy chose (paper, section 3.1)."""
 
     def __init__(self, rounds: Rounds, costs: CostModel, policy: BlockPolicy, batching: Batching) -> None:
         self.rounds, self.costs, self.policy, self.batching = rounds, costs, policy, batching
+        self.planner = planner_of(policy)
         self.rows: Ints | None = None
         self.outcomes: list[int] | None = None
         self._last = 0
@@ -117,7 +129,7 @@ class Linear:
         self._last = sizes
         if sizes not in self.rounds.emitted:
             self.rounds.check(sizes)
-        curve = self.costs.round_curve(sizes, count)
+        curve = self.costs.round_curve(sizes, count, self.costs.host_of(self.planner, sizes))
         tokens = count * sizes
         drafted = tokens if sizes > AR else 0
         return Work(curve(context), sizes, count, tokens, context, drafted, 0, not curve.low <= context <= curve.high)
@@ -146,7 +158,7 @@ class Linear:
 
     def _padded(self, sizes: Ints, context: int) -> Work:
         count, largest = len(sizes), int(sizes.max())
-        curve = self.costs.round_curve(largest, count)
+        curve = self.costs.round_curve(largest, count, self.costs.host_of(self.planner, largest))
         paid = count * largest
         padding = 2 * (paid - int(sizes.sum()))
         return Work(curve(context), largest, count, paid, context, paid, padding, not curve.covers(context))
@@ -160,7 +172,8 @@ class Linear:
             rows = drafting if self.rows is None else self.rows[drafting]
             draft_context = running.cached(rows)
         draft = self.costs.curve(ROUND[:1], len(drafting), drafted)
-        verify = self.costs.curve(ROUND[1:], count, tokens)
+        host = self.costs.host_of(self.planner, int(sizes.max()))
+        verify = self.costs.curve((*ROUND[1:-1], host), count, tokens)
         outside = not (draft.covers(draft_context) and verify.covers(context))
         seconds = draft(draft_context) + verify(context)
         return Work(seconds, int(sizes.max()), count, tokens, context, drafted, 0, outside)

@@ -147,7 +147,7 @@ def _round_steps(loop: ClosedLoop, played: Played, costs: CostModel, batching: B
     cached = places(loop.rounds)[2][played.at]
     steps["requests"], steps["context_tokens"] = played.sums(np.ones_like(cached)), played.sums(cached)
     for those, columns in (
-        (~one_forward, partial(_linear, batching)),
+        (~one_forward, partial(_linear, batching, loop.plan.planner)),
         (one_forward, partial(_one_forward, str(loop.plan.layout))),
     ):
         if those.any():
@@ -159,13 +159,15 @@ def _round_steps(loop: ClosedLoop, played: Played, costs: CostModel, batching: B
 
 
 def _linear(
-    batching: Batching, costs: CostModel, played: Played, cached: Ints, requests: Ints, context: Ints
+    batching: Batching, planner: str, costs: CostModel, played: Played, cached: Ints, requests: Ints, context: Ints
 ) -> Columns:
     """Steps that draft, then verify."""
     sizes = played.block_size
     largest, tokens = played.largest(sizes), played.sums(sizes)
     whole = requests * largest
-    seconds, outside = over_shapes(costs.round_curve, context, largest, requests)
+    seconds, outside = over_shapes(
+        lambda size, count: costs.round_curve(size, count, costs.host_of(planner, size)), context, largest, requests
+    )
     apart = (tokens < whole) & (not batching.padded)
     drafted = np.where(largest > AR, whole, 0)
     if apart.any():
@@ -174,7 +176,8 @@ def _linear(
         drafting = played.sums(drafts.astype(np.int64))[apart]
         made, beyond = over_shapes(partial(costs.curve, ROUND[:1]), own[1], drafting, own[0])
         shape = context[apart], requests[apart], tokens[apart]
-        checked, too = over_shapes(partial(costs.curve, ROUND[1:]), *shape)
+        host = costs.host_of(planner, int(largest.max()))
+        checked, too = over_shapes(partial(costs.curve, (*ROUND[1:-1], host)), *shape)
         seconds[apart], outside[apart], drafted[apart] = made + checked, beyond | too, own[0]
     paid = np.where(apart, tokens, whole)
     padding = np.where(drafted > 0, 2 * (paid - tokens), 0)

@@ -19,12 +19,13 @@ FORWARDS, HOST = 1, 2
 """Tracks of the GPU beside that of its steps."""
 
 
-def timeline(run: Replay, names: Sequence[str], about: Mapping[str, Any], costs: CostModel) -> str:
+def timeline(run: Replay, names: Sequence[str], about: Mapping[str, Any], costs: CostModel, planner: str = "") -> str:
     """The run as JSON, a track for each GPU, bucket and request; ``names`` are those of the recorded requests.
 
-    ``costs`` are those of the run, by which its steps fall into forwards and the host's time.
+    ``costs`` are those of the run, by which its steps fall into forwards and the host's time, with the policy's
+    ``planner`` (:func:`recguide.sim.methods.planned_by`).
     """
-    events = [*_names(run, names), *_steps(run), *_forwards(run, costs), *_queues(run), *_emissions(run)]
+    events = [*_names(run, names), *_steps(run), *_forwards(run, costs, planner), *_queues(run), *_emissions(run)]
     events += _counters(run)
     whole = {"displayTimeUnit": "ms", "otherData": dict(about), "traceEvents": events}
     return json.dumps(whole, allow_nan=False, separators=(",", ":")) + "\n"
@@ -59,9 +60,9 @@ def _steps(run: Replay) -> Iterator[Event]:
             yield _slice(name, "step", pid, tid, start_s, seconds) | {"args": known}
 
 
-def _forwards(run: Replay, costs: CostModel) -> Iterator[Event]:
+def _forwards(run: Replay, costs: CostModel, planner: str) -> Iterator[Event]:
     """The parts of every step: its forwards one after the other, then the host."""
-    for step, parts in enumerate(parts_of(run, costs)):
+    for step, parts in enumerate(parts_of(run, costs, planner)):
         now = float(run.steps["start_s"][step])
         for name, seconds in parts.items():
             if seconds > 0:

@@ -38,6 +38,7 @@ def timeline(
     from recguide.sim.catalogue import make_policy, rounds_for
     from recguide.sim.costs import read_profile, resolve_profile
     from recguide.sim.load_options import limits_of, load_of
+    from recguide.sim.methods import planned_by
     from recguide.sim.scenario import Scenario
     from recguide.sim.sweep import only_datasets, run_of, serving_order
     from recguide.sim.sweep_run import title_of
@@ -51,12 +52,12 @@ def timeline(
     priced = read_profile(resolve_profile(profile))
     recorded = only_datasets(read_traces(trace), dataset or [])
     title, costs, rounds = title_of(recorded, priced, cross_model), priced.costs(), rounds_for(recorded, [policy])
-    make_policy(policy, rounds, costs)
+    rules = make_policy(policy, rounds, costs)
     order = serving_order(len(recorded.requests), num_prompts, seed)
     load, limits = load_of(options, num_prompts, seed), limits_of(options, max_num_batched_tokens)
     scenario = Scenario(load, limits).checked(rounds, recorded, order)
     run = run_of(rounds, costs, policy, max_concurrency, batching, scenario)
     about = {"title": title, "policy": policy, "max_concurrency": max_concurrency, "seed": seed, "batching": batching}
     names = [request.request_id for request in recorded.requests]
-    write_text(output, as_timeline(run, names, about, costs))
+    write_text(output, as_timeline(run, names, about, costs, planned_by(rules)))
     typer.echo(output)

@@ -9,8 +9,11 @@ from recguide.sim.log import PREFILL_STEP, Replay
 from recguide.sim.rounds import AR, Ints
 
 
-def parts_of(run: Replay, costs: CostModel) -> Iterator[dict[str, float]]:
-    """Seconds of the parts of each step, in order of time, by the costs of the run; they add up to the step's own."""
+def parts_of(run: Replay, costs: CostModel, planner: str = "") -> Iterator[dict[str, float]]:
+    """Seconds of the parts of each step, in order of time, by the costs of the run; they add up to the step's own.
+
+    ``planner`` is what :func:`recguide.sim.methods.planned_by` says of its policy.
+    """
     steps = {name: column.tolist() for name, column in run.steps.items()}
     drafting, rounds, verified, context = (column.tolist() for column in _shapes(run))
     for i, seconds in enumerate(steps["seconds"]):
@@ -26,11 +29,12 @@ def parts_of(run: Replay, costs: CostModel) -> Iterator[dict[str, float]]:
                 drafting[i], context[i]
             )  # fmt: skip
             draft_s = costs.curve(ROUND[:1], count, drafted)(cached)
-            host_s = costs.host_s(steps["requests"][i], tokens)
+            host_s = costs.host_s(steps["requests"][i], tokens, costs.host_of(planner, size))
             yield {"draft": draft_s, "verify": seconds - draft_s - host_s, "host": host_s}
         else:
             shape = (steps["requests"][i], tokens), (rounds[i], verified[i])
-            host_s = costs.host_s(*shape[1]) if size == AR else costs.step_host_s("rows", *shape)
+            host = costs.host_of(planner, size)
+            host_s = costs.host_s(*shape[1], host) if size == AR else costs.step_host_s("rows", *shape)
             name = "decode" if size == AR else "verify" if tokens == verified[i] else "verify and draft"
             yield {name: seconds - host_s, "host": host_s}
 

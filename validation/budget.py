@@ -11,11 +11,17 @@ from math import log
 
 from recguide.sim.log import Replay
 from recguide.sim.measurement import Measurement
+from recguide.sim.ownpolicies import is_own
 from recguide.sim.windows import steady_window
 from recguide.traces.dense import DenseTrace
 from recguide.validation.pricing import host_of, priced, retimed
 from recguide.validation.replaying import Costs, simulated
 
+PLANNER_OF = {
+    **dict.fromkeys(("adaptive", "adaptive-s", "goodput", "bandit", "own"), "adaptive"),
+    "allocation": "allocation",
+}
+"""By the policy's name without options, "own" for users' own; what is not here looks at nothing."""
 ACCEPTANCE, COMPOSITION, FORWARDS, HOST = INGREDIENTS = ("acceptance", "batch composition", "step cost", "host time")
 
 
@@ -38,7 +44,8 @@ def budget(foretold: Replay, measured: Measurement, costs: Costs, served: DenseT
     # a request of the served trace is one that was sent, in that order
     accepted = None if served is None else simulated(served, list(range(len(served.requests))), measured, costs)[0]
     runs.append(accepted or foretold)
-    forward_s, host_s = priced(measured.run, costs.steps, layout_of(measured.about.policy))
+    policy = measured.about.policy
+    forward_s, host_s = priced(measured.run, costs.steps, layout_of(policy), planner_named(policy))
     runs += [
         retimed(measured.run, forward_s + host_s),
         retimed(measured.run, measured.forward_s + host_s),
@@ -50,6 +57,14 @@ def budget(foretold: Replay, measured: Measurement, costs: Costs, served: DenseT
 def layout_of(policy: str) -> str:
     """The kind of its forwards that verify and draft at once, if it has some."""
     return "quadratic" if policy.partition(":")[0] == "tidar" else "rows"
+
+
+def planner_named(policy: str) -> str:
+    """What :func:`recguide.sim.methods.planned_by` says of the policy with this name."""
+    head, _, options = policy.partition(":")
+    if head == "regime":
+        return "allocation" if "above=allocation" in options.split(",") else "adaptive"
+    return PLANNER_OF.get("own" if is_own(policy) else head, "")
 
 
 def _of(speeds: Sequence[float], known: bool) -> Budget:

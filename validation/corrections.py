@@ -35,6 +35,7 @@ Ratios = Mapping[str, tuple[Floats, Floats]]
 def samples_of(measured: Measurement, costs: CostModel) -> dict[str, Table]:
     """By group, what the forwards of a run took and should have taken."""
     run = measured.run
+    # the host's time is left as it is, whoever plans
     draft_s, forward_s, _ = priced_apart(run, costs, layout_of(measured.about.policy))
     sizes, tokens, drafted = (run.steps[name] for name in ("block_size", "query_tokens", "draft_tokens"))
     prefills, drafts = sizes == PREFILL_STEP, draft_s > 0

@@ -16,21 +16,24 @@ from recguide.validation.agreement import emitted_before
 Seconds = NDArray[np.float64]
 
 
-def priced(run: Replay, costs: CostModel, layout: str = "rows") -> tuple[Seconds, Seconds]:
+def priced(run: Replay, costs: CostModel, layout: str = "rows", planner: str = "") -> tuple[Seconds, Seconds]:
     """[steps] Seconds of the forwards and of the host that a cost model gives to the steps of a run.
 
-    As the simulator would count them. ``layout`` is the kind of the run's forwards that verify and draft at once.
+    As the simulator would count them. ``layout`` is the kind of the run's forwards that verify and draft at once, and
+    ``planner`` what :func:`recguide.sim.methods.planned_by` says of its policy.
     """
-    draft_s, forward_s, host_s = priced_apart(run, costs, layout)
+    draft_s, forward_s, host_s = priced_apart(run, costs, layout, planner)
     return draft_s + forward_s, host_s
 
 
-def priced_apart(run: Replay, costs: CostModel, layout: str = "rows") -> tuple[Seconds, Seconds, Seconds]:
+def priced_apart(
+    run: Replay, costs: CostModel, layout: str = "rows", planner: str = ""
+) -> tuple[Seconds, Seconds, Seconds]:
     """The same with a draft forward that comes before another one apart."""
     sizes, cached = emissions_by_step(run)
     names = ("block_size", "requests", "query_tokens", "context_tokens", "draft_tokens")
     table = zip(*(run.steps[name].tolist() for name in names), sizes, cached, strict=True)
-    found = np.array([_price(costs, layout, *row) for row in table]).reshape(-1, 3)
+    found = np.array([_price(costs, layout, planner, *row) for row in table]).reshape(-1, 3)
     return found[:, 0], found[:, 1], found[:, 2]
 
 
@@ -44,6 +47,7 @@ def emissions_by_step(run: Replay) -> tuple[list[Ints], list[Ints]]:
 def _price(
     costs: CostModel,
     layout: str,
+    planner: str,
     block_size: int,
     requests: int,
     tokens: int,
@@ -55,19 +59,20 @@ def _price(
     """Draft, last forward and host of one step; ``sizes`` and ``cached`` are of the requests that emit."""
     if block_size == PREFILL_STEP:
         return 0.0, costs.curve(PREFILL, requests, tokens)(context), 0.0
+    host = costs.host_of(planner, block_size)
     if block_size == AR and not drafted and len(sizes) == requests:
-        return 0.0, costs.forward_s("decode", requests, tokens, context), costs.host_s(requests, tokens)
+        return 0.0, costs.forward_s("decode", requests, tokens, context), costs.host_s(requests, tokens, host)
     if not drafted or not tokens:
         verified = int(sizes.sum())
         kind = kind_of(layout, len(sizes) < requests, tokens, verified, int(sizes.max(initial=0)))
-        host = costs.step_host_s(layout, (requests, tokens or drafted), (len(sizes), verified))
-        return 0.0, costs.forward_s(kind, requests, tokens or drafted, context), host
+        host_s = costs.step_host_s(layout, (requests, tokens or drafted), (len(sizes), verified))
+        return 0.0, costs.forward_s(kind, requests, tokens or drafted, context), host_s
     if drafted == tokens:
         drafting, draft_context = requests, context
     else:
         drafting, draft_context = int((sizes > AR).sum()), int(cached[sizes > AR].sum())
     draft = costs.curve(ROUND[:1], drafting, drafted)(draft_context)
-    return draft, costs.forward_s("verify", requests, tokens, context), costs.host_s(requests, tokens)
+    return draft, costs.forward_s("verify", requests, tokens, context), costs.host_s(requests, tokens, host)
 
 
 def host_of(run: Replay, forward_s: Sequence[float] | Seconds) -> Seconds:

@@ -20,7 +20,7 @@ from recguide.sim.measurement import Measurement
 from recguide.sim.oneforward import kind_of
 from recguide.sim.rounds import AR
 from recguide.traces.errors import InputError
-from recguide.validation.budget import layout_of
+from recguide.validation.budget import layout_of, planner_named
 from recguide.validation.pricing import emissions_by_step, host_of
 
 Floats = NDArray[np.float64]
@@ -39,13 +39,13 @@ def costs_of_steps(runs: Sequence[Measurement], name: str = "served steps") -> C
         by_kind.setdefault(sample[0], []).append(sample)
     fitted = {kind: _fitted(kind, found) for kind, found in by_kind.items()}
     origin = runs[0].about.origin
-    layouts = [layout for layout, kind in HOST.items() if kind in fitted]
+    known = [name for name, kind in HOST.items() if kind in fitted]
     about = {"model": origin.get("model", ""), "gpu": origin.get("gpu", "")}
-    return CostModel(partial(_curve, fitted), name=name, steps_of=layouts, **about)
+    return CostModel(partial(_curve, fitted), name=name, steps_of=known, **about)
 
 
 def _samples(measured: Measurement) -> Iterator[Sample]:
-    run, layout = measured.run, layout_of(measured.about.policy)
+    run, layout, planner = measured.run, layout_of(measured.about.policy), planner_named(measured.about.policy)
     host_s = host_of(run, measured.forward_s)
     names = ("block_size", "requests", "query_tokens", "context_tokens", "draft_tokens")
     columns = [run.steps[name].tolist() for name in names]
@@ -57,7 +57,7 @@ def _samples(measured: Measurement) -> Iterator[Sample]:
             yield "prefill", requests, tokens, context, forward_s + float(host_s[step])
             continue
         if drafted and tokens:
-            yield "host", requests, tokens, 0, float(host_s[step])
+            yield HOST.get(planner, "host"), requests, tokens, 0, float(host_s[step])
             drafting = own > AR
             some = (
                 (requests, context) if drafted == tokens else (int(drafting.sum()), int(cached[step][drafting].sum()))
@@ -67,7 +67,14 @@ def _samples(measured: Measurement) -> Iterator[Sample]:
             continue
         kind = kind_of(layout, len(own) < requests, tokens, int(own.sum()), int(own.max(initial=0)))
         yield kind, requests, tokens or drafted, context, forward_s
-        yield "host" if kind == "decode" else HOST[layout], requests, tokens or drafted, 0, float(host_s[step])
+        yield _host_of(kind, layout, planner), requests, tokens or drafted, 0, float(host_s[step])
+
+
+def _host_of(kind: str, layout: str, planner: str) -> str:
+    """The host's kind of a step of one forward; AR steps for all that an allocation came to count as plain ones."""
+    if kind != "decode":
+        return HOST[layout]
+    return HOST["adaptive"] if planner == "adaptive" else "host"
 
 
 def _fitted(kind: str, samples: Sequence[Sample]) -> Floats:

@@ -8,14 +8,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tiny import tiny_model
 
-from recguide.engine.places import Grid, Place
+from recguide.engine.places import LAYOUTS, Grid, Place
+from recguide.engine.profile_command import LAYOUTS as DEFAULT
 from recguide.engine.profiling import Effort, measure, rows, station_for, summary
 from recguide.engine.shapes import SHAPES
 from recguide.engine.visits import visit
 from recguide.sim.costs import read_profile
 
-TINY_GRID = Grid((1, 2), (8, 16), (4,), (8,), layout_requests=1)
-KINDS = {"decode", "draft", "verify", "host", "rows", "host-rows", "quadratic", "host-quadratic", "prefill"}
+TINY_GRID = Grid((1, 2), (8, 16), (4, 8), (8,), layout_requests=1)
+PLANNED = {"host-adaptive", "host-allocation"}
+KINDS = {"decode", "draft", "verify", "host", "rows", "host-rows", "quadratic", "host-quadratic", "prefill", *PLANNED}
 
 
 def silent(text: str) -> None:
@@ -37,6 +39,8 @@ def station():
         (Place("rows", 1, 64, 8), {("rows", 1, 64, 8), ("host-rows", 1, 64, 0)}),
         (Place("rows", 1, 128, 8), {("rows", 1, 128, 8), ("host-rows", 1, 128, 0)}),
         (Place("quadratic", 1, 272, 8), {("quadratic", 1, 272, 8), ("host-quadratic", 1, 272, 0)}),
+        (Place("adaptive", 2, 4, 16), {("host-adaptive", 2, 8, 0)}),
+        (Place("allocation", 2, 6, 16), {("host-allocation", 2, 12, 0)}),
         (Place("prefill", 1, 8, 0), {("prefill", 1, 8, 0)}),
         (Place("prefill", 2, 8, 0), {("prefill", 2, 8, 0)}),
     ],
@@ -50,8 +54,15 @@ def test_a_visit_tells_of_the_rows_that_its_steps_have(station, place, told):
         assert step.requests == place.requests
 
 
-@pytest.mark.parametrize(("place", "tokens"), [(Place("rows", 1, 48, 8), {0, 48}), (Place("linear", 1, 4, 8), {4}),
-                                               (Place("quadratic", 1, 272, 8), {272})])  # fmt: skip
+@pytest.mark.parametrize(
+    ("place", "tokens"),
+    [
+        (Place("rows", 1, 48, 8), {0, 48}),
+        (Place("linear", 1, 4, 8), {4}),
+        (Place("adaptive", 1, 4, 8, 1), {4}),
+        (Place("quadratic", 1, 272, 8), {272}),
+    ],
+)
 def test_a_place_is_warmed_up_with_every_kind_of_step_that_it_tells_of(place, tokens):
     fresh, ran = station_for(tiny_model(2, 0).decoder, TINY_GRID), []
     turn_to = fresh.turn_to
@@ -69,13 +80,13 @@ def test_a_place_is_warmed_up_with_every_kind_of_step_that_it_tells_of(place, to
 def test_every_pass_after_the_first_gives_a_timing_of_every_row(station):
     passes = [passed.timings for passed in measure(station, TINY_GRID, Effort(3, 0.0), silent)]
     assert len(passes) == 2
-    linear, rows_of_one, quadratic = 2 * 2 * 3 + 2 * 2, 2 * 4 + 5, 2 + 1
+    linear, rows_of_one, quadratic, planned = 2 * 2 * 5 + 2 * 3, 2 * 4 + 5, 2 + 1, 2 * 2 + 1
     for timings in passes:
         assert {kind for kind, *_ in timings} == KINDS
-        assert len(timings) == linear + rows_of_one + quadratic + 1
+        assert len(timings) == linear + rows_of_one + quadratic + planned + 1
     assert [timings["decode", 1, 1, 8].repeats for timings in passes] == [2, 3]
     (only,) = measure(station, Grid((1,), (8,), (4,), (8,), 0), Effort(1, 0.0), silent)
-    assert {kind for kind, *_ in only.timings} == {"decode", "draft", "verify", "host", "prefill"}
+    assert {kind for kind, *_ in only.timings} == {"decode", "draft", "verify", "host", "host-adaptive", "prefill"}
 
 
 def test_time_that_is_up_cuts_all_but_two_passes(station):
@@ -86,9 +97,28 @@ def test_time_that_is_up_cuts_all_but_two_passes(station):
 def test_the_grid_has_every_place_once():
     grid = Grid((1, 2, 16), (8, 64), (4, 8), (32,), layout_requests=2)
     places = list(grid.places())
-    assert len(places) == len(set(places)) == 3 * 2 * 3 + 2 * 2 * 6 + 3
+    assert len(places) == len(set(places)) == 3 * 2 * 3 + 2 * 2 * 6 + 3 + 3 * 2 + 2
     assert {place.requests for place in places if place.method in ("rows", "quadratic")} == {1, 2}
     assert not any(place.method == "quadratic" for place in Grid(layouts=("rows",)).places())
+    assert {place.method for place in Grid(layouts=("rows", "quadratic")).places()} == {
+        *LAYOUTS[:2],
+        "linear",
+        "prefill",
+    }
+
+
+def test_what_is_chosen_by_certainty_is_measured_at_the_middle_context():
+    places = [place for place in Grid().places() if place.method in LAYOUTS[2:]]
+    assert {place.context for place in places} == {512}
+    assert {place.size for place in places if place.method == "adaptive"} == {4, 8, 16, 32}
+    assert {place.size for place in places if place.method == "allocation"} == {6, 12, 24}
+    assert {place.requests for place in places if place.method == "allocation"} == {*Grid().requests} - {1}
+    # as many requests as the profile has at most
+    assert max(place.requests + place.waiting for place in places) == 128
+    assert {place.waiting for place in places if place.requests == 64} == {0, 32}
+    # blocks that are not twice as large as each other are no such mixture
+    assert not any(place.method == "allocation" for place in Grid(block_sizes=(3, 6, 16)).places())
+    assert ",".join(LAYOUTS) == DEFAULT
 
 
 @given(st.lists(st.floats(1e-6, 10), min_size=1, max_size=9))
@@ -127,7 +157,7 @@ def profile(recguide, tiny_folder, tmp_path, monkeypatch):
     options = {
         "--requests": "1,2",
         "--contexts": "8,16",
-        "--block-sizes": "4",
+        "--block-sizes": "4,8",
         "--prefill": "8",
         "--layout-requests": 1,
     }
@@ -142,7 +172,7 @@ def profile(recguide, tiny_folder, tmp_path, monkeypatch):
 
 def test_the_command_writes_a_profile_that_simulations_read(profile, tiny_folder, tmp_path):
     done = profile()
-    assert (done.code, done.stdout) == (0, "p.csv\t33 rows\n")
+    assert (done.code, done.stdout) == (0, "p.csv\t48 rows\n")
     found = read_profile(tmp_path / "p.csv")
     assert found.header["model"] == "tiny-llama"
     # products are timed on a GPU alone
@@ -164,6 +194,7 @@ def test_the_command_writes_a_profile_that_simulations_read(profile, tiny_folder
         (["--requests", "4,2"], "--requests: found '4,2'"),
         (["--contexts", "0,8"], "--contexts: found '0,8'"),
         (["--block-sizes", "x"], "--block-sizes: found 'x'"),
+        (["--layouts", "rows,padded"], "--layouts: found 'padded', allowed: rows, quadratic, adaptive, allocation"),
         (["--prefill", ""], "--prefill: found ''"),
         (["--repeats", "0"], "--repeats"),
         (["--seconds", "0"], "--seconds"),

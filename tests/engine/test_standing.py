@@ -76,9 +76,10 @@ def test_contexts_are_those_of_the_place_in_the_mean(place: Place, room: int) ->
     assert walk.steps in range(2, SAMPLES + 1, 2)
     for steps in range(2, walk.steps + 1, 2):
         contexts = walk.contexts(steps)
-        assert len(contexts) == place.requests
+        count = place.requests + place.waiting
+        assert len(contexts) == count
         assert contexts.min() >= 1
-        assert contexts.sum() == place.requests * walk.first(steps)
+        assert contexts.sum() == count * walk.first(steps)
         assert np.ptp(contexts) < 16
         assert contexts.max() + 2 * place.block_size < room
     if place.context <= 64 < room - 200 and place.requests >= 64:

@@ -256,6 +256,23 @@ def test_a_bad_field_is_refused_with_line_and_field(
     assert f"bad.csv:{first + 1}: {field}: found {found!r}, allowed: {allowed}" in message
 
 
+@pytest.mark.parametrize("kind", ["host-adaptive", "host-allocation"])
+@pytest.mark.parametrize(
+    ("row", "message"),
+    [
+        ("{kind},2,12,0,nan,1.0,5", ":{line}: median_us: found 'nan', allowed: a number of at least 0 and"),
+        ("{kind},2,1,0,50.0,1.0,5", ":{line}: query_tokens: found '1', allowed: a whole number of at least 2"),
+        ("{kind},0,12,0,50.0,1.0,5", ":{line}: requests: found '0', allowed: a whole number of at least 1"),
+        ("{kind}s,2,12,0,50.0,1.0,5", ":{line}: kind: found '{kind}s', allowed: decode, draft, host, host-adaptive"),
+        ("{kind},2,12,0,50.0,1.0,5\n{kind},2,12,0,60.0,1.0,5", ":{next}: the same shape twice: {kind}"),
+        ("{kind},2,12,0,50.0,1.0,5\n{kind},1,12,0,60.0,1.0,5", ":{next}: not sorted: {kind}"),
+    ],
+)
+def test_bad_rows_of_planners_are_refused(tmp_path: Path, lines: list[str], kind: str, row: str, message: str) -> None:
+    found = refusal(tmp_path, [*lines, row.format(kind=kind)])
+    assert message.format(kind=kind, line=len(lines) + 1, next=len(lines) + 2) in found
+
+
 def test_a_profile_saved_with_a_byte_order_mark_is_read(tmp_path: Path, lines: list[str]) -> None:
     (tmp_path / "bom.csv").write_text("\n".join(lines), encoding="utf-8-sig")
     assert read_profile(tmp_path / "bom.csv").header["recguide-profile"] == "1"
