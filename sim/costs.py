@@ -7,6 +7,7 @@ from functools import partial
 from itertools import groupby
 from pathlib import Path
 
+from recguide.sim.adapted import Kind, apart
 from recguide.sim.curves import Above, Curve, Surface, added, through
 from recguide.sim.products import Products, check_products
 from recguide.sim.profile_rows import PRODUCTS, Row, check_order, read_row
@@ -45,8 +46,6 @@ PREFILL, DECODE, ROUND = ("prefill",), ("decode", "host"), ("draft", "verify", "
 """The last one of these is what the host adds, under policies that do not look back."""
 SHIPPED = Path(__file__).with_name("profiles")
 
-Kind = dict[float, dict[float, dict[float, float]]]
-"""One kind of forward: query tokens a request, then requests, then seconds by context tokens a request."""
 CurveOf = Callable[[str, int, int], Curve]
 """The curve over context of a forward: kind, requests, query tokens of all of them together."""
 
@@ -137,10 +136,13 @@ class Profile:
         for layout in LAYOUTS & grids.keys():
             # where steps have no host's time of their own, some of it is in the drafts' times
             plain = "draft" if HOST[layout] in grids else "verify"
-            sizes = grids.get(plain, {})
+            sizes, surface = grids.get(plain, {}), surfaces.get(plain)
+            if sizes and self.header.get(DRAFTS) == MERGED:
+                sizes = apart(sizes, grids.get("rows", {}))
+                surface = Surface(sizes, products=products.part_of(plain))
             whole = _filled_in(grids[layout], sizes)
             part = products.part_of(layout)
-            surfaces[layout] = Surface(whole, surfaces.get(plain), most[layout], max(sizes, default=0), part)
+            surfaces[layout] = Surface(whole, surface, most[layout], max(sizes, default=0), part)
         for layout in LAYOUTS:
             if (kind := HOST[layout]) in grids:
                 surfaces[kind] = Surface(grids[kind], surfaces.get("host"), most[kind])
