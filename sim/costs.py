@@ -90,13 +90,9 @@ class CostModel:
             curve = self._rounds[key] = self.curve((*forwards, host), requests, requests * block_size)
         return curve
 
-    def host_of(self, planner: str, block_size: int) -> str:
-        """The kind of the host's time of rounds with this largest block size, as far as it is known apart.
-
-        An allocation that comes to AR steps for all lays no blocks side by side, which is most of what it takes.
-        """
-        plain = planner not in self.steps_of or (planner == "allocation" and block_size == 1)
-        return "host" if plain else HOST[planner]
+    def host_of(self, planner: str) -> str:
+        """The kind of the host's time of its rounds, as far as it is known apart."""
+        return HOST[planner] if planner in self.steps_of else "host"
 
     def host_s(self, requests: int, query_tokens: int, host: str = "host") -> float:
         """Seconds that the host adds to a round whose verify has these query tokens."""

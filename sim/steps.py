@@ -106,6 +106,7 @@ class Linear:
     def __init__(self, rounds: Rounds, costs: CostModel, policy: BlockPolicy, batching: Batching) -> None:
         self.rounds, self.costs, self.policy, self.batching = rounds, costs, policy, batching
         self.planner = planner_of(policy)
+        self.host = costs.host_of(self.planner)
         self.rows: Ints | None = None
         self.outcomes: list[int] | None = None
         self._last = 0
@@ -129,7 +130,7 @@ class Linear:
         self._last = sizes
         if sizes not in self.rounds.emitted:
             self.rounds.check(sizes)
-        curve = self.costs.round_curve(sizes, count, self.costs.host_of(self.planner, sizes))
+        curve = self.costs.round_curve(sizes, count, self.host)
         tokens = count * sizes
         drafted = tokens if sizes > AR else 0
         return Work(curve(context), sizes, count, tokens, context, drafted, 0, not curve.low <= context <= curve.high)
@@ -158,7 +159,7 @@ class Linear:
 
     def _padded(self, sizes: Ints, context: int) -> Work:
         count, largest = len(sizes), int(sizes.max())
-        curve = self.costs.round_curve(largest, count, self.costs.host_of(self.planner, largest))
+        curve = self.costs.round_curve(largest, count, self.host)
         paid = count * largest
         padding = 2 * (paid - int(sizes.sum()))
         return Work(curve(context), largest, count, paid, context, paid, padding, not curve.covers(context))
@@ -172,8 +173,7 @@ class Linear:
             rows = drafting if self.rows is None else self.rows[drafting]
             draft_context = running.cached(rows)
         draft = self.costs.curve(ROUND[:1], len(drafting), drafted)
-        host = self.costs.host_of(self.planner, int(sizes.max()))
-        verify = self.costs.curve((*ROUND[1:-1], host), count, tokens)
+        verify = self.costs.curve((*ROUND[1:-1], self.host), count, tokens)
         outside = not (draft.covers(draft_context) and verify.covers(context))
         seconds = draft(draft_context) + verify(context)
         return Work(seconds, int(sizes.max()), count, tokens, context, drafted, 0, outside)

@@ -165,9 +165,8 @@ def _linear(
     sizes = played.block_size
     largest, tokens = played.largest(sizes), played.sums(sizes)
     whole = requests * largest
-    seconds, outside = over_shapes(
-        lambda size, count: costs.round_curve(size, count, costs.host_of(planner, size)), context, largest, requests
-    )
+    host = costs.host_of(planner)
+    seconds, outside = over_shapes(partial(costs.round_curve, host=host), context, largest, requests)
     apart = (tokens < whole) & (not batching.padded)
     drafted = np.where(largest > AR, whole, 0)
     if apart.any():
@@ -176,7 +175,6 @@ def _linear(
         drafting = played.sums(drafts.astype(np.int64))[apart]
         made, beyond = over_shapes(partial(costs.curve, ROUND[:1]), own[1], drafting, own[0])
         shape = context[apart], requests[apart], tokens[apart]
-        host = costs.host_of(planner, int(largest.max()))
         checked, too = over_shapes(partial(costs.curve, (*ROUND[1:-1], host)), *shape)
         seconds[apart], outside[apart], drafted[apart] = made + checked, beyond | too, own[0]
     paid = np.where(apart, tokens, whole)

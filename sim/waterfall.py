@@ -29,11 +29,11 @@ def parts_of(run: Replay, costs: CostModel, planner: str = "") -> Iterator[dict[
                 drafting[i], context[i]
             )  # fmt: skip
             draft_s = costs.curve(ROUND[:1], count, drafted)(cached)
-            host_s = costs.host_s(steps["requests"][i], tokens, costs.host_of(planner, size))
+            host_s = costs.host_s(steps["requests"][i], tokens, costs.host_of(planner))
             yield {"draft": draft_s, "verify": seconds - draft_s - host_s, "host": host_s}
         else:
             shape = (steps["requests"][i], tokens), (rounds[i], verified[i])
-            host = costs.host_of(planner, size)
+            host = costs.host_of(planner)
             host_s = costs.host_s(*shape[1], host) if size == AR else costs.step_host_s("rows", *shape)
             name = "decode" if size == AR else "verify" if tokens == verified[i] else "verify and draft"
             yield {name: seconds - host_s, "host": host_s}

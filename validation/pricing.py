@@ -31,9 +31,10 @@ def priced_apart(
 ) -> tuple[Seconds, Seconds, Seconds]:
     """The same with a draft forward that comes before another one apart."""
     sizes, cached = emissions_by_step(run)
+    host = costs.host_of(planner)
     names = ("block_size", "requests", "query_tokens", "context_tokens", "draft_tokens")
     table = zip(*(run.steps[name].tolist() for name in names), sizes, cached, strict=True)
-    found = np.array([_price(costs, layout, planner, *row) for row in table]).reshape(-1, 3)
+    found = np.array([_price(costs, layout, host, *row) for row in table]).reshape(-1, 3)
     return found[:, 0], found[:, 1], found[:, 2]
 
 
@@ -47,7 +48,7 @@ def emissions_by_step(run: Replay) -> tuple[list[Ints], list[Ints]]:
 def _price(
     costs: CostModel,
     layout: str,
-    planner: str,
+    host: str,
     block_size: int,
     requests: int,
     tokens: int,
@@ -56,10 +57,12 @@ def _price(
     sizes: Ints,
     cached: Ints,
 ) -> tuple[float, float, float]:
-    """Draft, last forward and host of one step; ``sizes`` and ``cached`` are of the requests that emit."""
+    """Draft, last forward and host of one step; ``sizes`` and ``cached`` are of the requests that emit.
+
+    ``host`` is the kind of the host's time of rounds of two forwards, and of AR steps for all.
+    """
     if block_size == PREFILL_STEP:
         return 0.0, costs.curve(PREFILL, requests, tokens)(context), 0.0
-    host = costs.host_of(planner, block_size)
     if block_size == AR and not drafted and len(sizes) == requests:
         return 0.0, costs.forward_s("decode", requests, tokens, context), costs.host_s(requests, tokens, host)
     if not drafted or not tokens:

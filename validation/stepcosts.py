@@ -67,14 +67,8 @@ def _samples(measured: Measurement) -> Iterator[Sample]:
             continue
         kind = kind_of(layout, len(own) < requests, tokens, int(own.sum()), int(own.max(initial=0)))
         yield kind, requests, tokens or drafted, context, forward_s
-        yield _host_of(kind, layout, planner), requests, tokens or drafted, 0, float(host_s[step])
-
-
-def _host_of(kind: str, layout: str, planner: str) -> str:
-    """The host's kind of a step of one forward; AR steps for all that an allocation came to count as plain ones."""
-    if kind != "decode":
-        return HOST[layout]
-    return HOST["adaptive"] if planner == "adaptive" else "host"
+        own_host = HOST.get(planner, "host") if kind == "decode" else HOST[layout]
+        yield own_host, requests, tokens or drafted, 0, float(host_s[step])
 
 
 def _fitted(kind: str, samples: Sequence[Sample]) -> Floats:

@@ -82,9 +82,7 @@ def test_a_round_takes_as_much_longer_as_its_planner_does(name: str, count: int,
     old, new = (served(policy(), costs, count, batching, fast) for costs in (OLD, NEW))
     rounds = old.steps["block_size"] != PREFILL_STEP
     more = new.steps["seconds"] - old.steps["seconds"]
-    # an allocation's AR steps for all are plain ones
-    ar = (old.steps["block_size"] == AR) & (planner == "allocation")
-    np.testing.assert_allclose(more, np.where(rounds & ~ar, MORE_S[planner], 0.0), atol=1e-12)
+    np.testing.assert_allclose(more, np.where(rounds, MORE_S[planner], 0.0), atol=1e-12)
     assert (new.steps["outside"] == old.steps["outside"]).all()
 
 
@@ -112,7 +110,7 @@ def test_a_profile_without_such_rows_has_the_same_for_all(name: str) -> None:
 @given(st.sampled_from(["adaptive", "allocation"]), st.integers(1, 300), st.integers(1, 40))
 def test_what_is_more_is_known_at_its_shapes_and_goes_on_as_it_is(planner: str, count: int, each: int) -> None:
     tokens = count * each
-    curve = NEW.curve((NEW.host_of(planner, 8),), count, tokens)
+    curve = NEW.curve((NEW.host_of(planner),), count, tokens)
     assert curve(0) == pytest.approx(OLD.host_s(count, tokens) + MORE_S[planner])
     assert curve.covers(99) == OLD.curve(("host",), count, tokens).covers(99)
 
@@ -139,9 +137,7 @@ def test_a_waterfall_has_the_hosts_time_of_the_planner(name: str) -> None:
     for seconds, parts in zip(run.steps["seconds"].tolist(), parts_of(run, NEW, planner), strict=True):
         assert sum(parts.values()) == pytest.approx(seconds)
         if "prefill" not in parts:
-            assert parts["host"] == pytest.approx(
-                MORE_S[planner] * ("verify" in parts or planner != "allocation"), abs=2e-4
-            )
+            assert parts["host"] == pytest.approx(MORE_S[planner], abs=2e-4)
             assert parts.get("verify", 1) > 0
 
 

@@ -106,9 +106,8 @@ def test_even_steps_have_each_planners_host_apart(names: dict[str, str]) -> None
     runs = [served(names[key], count, NEW) for key in ("fixed", "adaptive", "allocation") for count in (2, 4)]
     found = costs_of_steps(runs)
     assert found.steps_of == {"adaptive", "allocation"}
-    hosts = [found.host_s(4, 32, found.host_of(planner, 8)) for planner in ("", "adaptive", "allocation")]
+    hosts = [found.host_s(4, 32, found.host_of(planner)) for planner in ("", "adaptive", "allocation")]
     assert hosts == pytest.approx([50e-6, 1050e-6, 3050e-6], rel=1e-3)
-    assert found.host_of("allocation", 1) == "host"
     for run in runs:
         planner = planner_named(run.about.policy)
         told, true = (priced(run.run, costs, "rows", planner)[1].sum() for costs in (found, NEW))
@@ -123,12 +122,12 @@ def test_corrected_costs_leave_each_planners_host_as_it_is(names: dict[str, str]
     found = corrected(NEW, ratios_of(samples))
     assert found.steps_of == NEW.steps_of
     for planner in ("", "adaptive", "allocation"):
-        kind = NEW.host_of(planner, 8)
-        assert found.host_of(planner, 8) == kind
+        kind = NEW.host_of(planner)
+        assert found.host_of(planner) == kind
         assert found.host_s(4, 32, kind) == NEW.host_s(4, 32, kind)
 
 
 def test_costs_that_know_no_planner_are_those_of_all() -> None:
     costs = constant_costs(host=2.0)
-    assert {costs.host_of(planner, 8) for planner in ("", "adaptive", "allocation")} == {"host"}
-    assert costs.round_curve(8, 2, costs.host_of("adaptive", 8))(0) == 2.0
+    assert {costs.host_of(planner) for planner in ("", "adaptive", "allocation")} == {"host"}
+    assert costs.round_curve(8, 2, costs.host_of("adaptive"))(0) == 2.0
