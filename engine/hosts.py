@@ -18,6 +18,10 @@ LEAST = 8
 """Rows of a kind, below which they stay as they are."""
 USUAL = 0.1
 """Shares of a row's time, from which on its distance counts less than by its square."""
+SHORTEST_US = 1e-3
+"""Of a row, where its distance is a share of it."""
+TOLD = "host"
+"""The key of a profile's header under which it says that its rows were laid on planes."""
 
 
 def is_host(kind: str) -> bool:
@@ -40,8 +44,8 @@ def told_of_planes(before: Sequence[Row], after: Sequence[Row]) -> dict[str, str
     pairs = [(old.median_us, new.median_us) for old, new in zip(before, after, strict=True) if old != new]
     if not pairs:
         return {}
-    apart = np.median([abs(old - new) / new for old, new in pairs])
-    return {"host": f"so much a step, a request and a query token; rows were {apart:.1%} from that in the median"}
+    apart = np.median([abs(old - new) / max(new, SHORTEST_US) for old, new in pairs])
+    return {TOLD: f"so much a step, a request and a query token; rows were {apart:.1%} from that in the median"}
 
 
 def _of_host(row: Row) -> bool:
@@ -56,7 +60,7 @@ def _on_plane(rows: Sequence[Row]) -> list[Row]:
     times = np.array([row.median_us for row in rows])
     counts, tokens = (np.array([getattr(row, name) for row in rows], float) for name in ("requests", "query_tokens"))
     terms = np.stack([np.ones_like(counts), counts] + ([tokens] if (counts != tokens).any() else []), axis=1)
-    plane = terms @ _coefficients(terms, np.maximum(times, 1e-3))
+    plane = terms @ _coefficients(terms, np.maximum(times, SHORTEST_US))
     return [row._replace(median_us=round(float(time), 3)) for row, time in zip(rows, plane, strict=True)]
 
 

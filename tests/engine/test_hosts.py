@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from recguide.engine.hosts import LEAST, smoothed, told_of_planes
-from recguide.sim.costs import read_profile, resolve_profile
+from recguide.engine.hosts import LEAST, TOLD, smoothed, told_of_planes
+from recguide.sim.costs import read_profile, resolve_profile, write_profile
 from recguide.sim.profile_rows import Row
 
 COUNTS, SIZES = (1, 2, 4, 8, 16, 32, 64, 128), (4, 8, 16)
@@ -64,13 +64,46 @@ def test_steps_without_a_draft_have_a_plane_of_their_own() -> None:
     assert max(row.median_us for row in found[: len(COUNTS)]) < 700 < found[len(COUNTS) + 20].median_us
 
 
+def test_rows_of_no_time_are_no_error() -> None:
+    rows = [row._replace(median_us=0.001 * (row.requests > 1)) for row in rows_of(0, 0, 0)]
+    assert told_of_planes(rows, smoothed(rows))[TOLD]
+    assert told_of_planes(rows, [row._replace(median_us=0.0) for row in rows])[TOLD]
+
+
+def script(*arguments: Path) -> subprocess.CompletedProcess[str]:
+    return subprocess.run([sys.executable, str(SCRIPT), *map(str, arguments)], capture_output=True, text=True)
+
+
 def test_the_script_says_where_rows_come_from(tmp_path: Path) -> None:
-    source = resolve_profile("smollm2-135m-h200")
-    command = [sys.executable, str(SCRIPT), str(source), str(tmp_path / "smooth.csv")]
-    subprocess.run(command, check=True, capture_output=True, text=True)
-    before, after = read_profile(source), read_profile(tmp_path / "smooth.csv")
-    assert {**before.header, "host": after.header["host"]} == dict(after.header)
-    assert after.header["host"].endswith("from that in the median")
+    shipped = read_profile(resolve_profile("smollm2-135m-h200"))
+    header = {key: value for key, value in shipped.header.items() if key != TOLD}
+    uneven = [
+        row._replace(median_us=row.median_us * (1 + n % 3)) if row.kind == "host" else row
+        for n, row in enumerate(shipped.rows)
+    ]
+    source, output = tmp_path / "uneven.csv", tmp_path / "smooth.csv"
+    write_profile(source, header, uneven)
+    assert script(source, output).returncode == 0
+    before, after = read_profile(source), read_profile(output)
+    assert {**before.header, TOLD: after.header[TOLD]} == dict(after.header)
+    written = output.read_bytes()
+    assert (script(output, output).returncode, output.read_bytes()) == (0, written)
+    assert after.header[TOLD].endswith("from that in the median")
     hosts = {row[:4]: row for row in after.rows if row.kind.startswith("host")}
     for row in before.rows:
         assert row in after.rows or row[:4] in hosts
+
+
+def test_the_script_says_what_is_wrong_with_its_files(tmp_path: Path) -> None:
+    text, source = tmp_path / "text", resolve_profile("smollm2-135m-h200")
+    text.write_text("hello\n")
+    for arguments, code, told in (
+        ((text, tmp_path / "out.csv"), 2, f"error: {text}: header: missing"),
+        ((tmp_path / "nothing", tmp_path / "out.csv"), 2, "error: [Errno 2]"),
+        ((source, tmp_path / "none" / "out.csv"), 2, "error: OUTPUT: found"),
+        ((source, tmp_path), 2, "error: OUTPUT: found"),
+        ((source,), 1, "Lays the host's rows"),
+    ):
+        done = script(*arguments)
+        assert (done.returncode, done.stderr.startswith(told)) == (code, True), done.stderr
+    assert list(tmp_path.iterdir()) == [text]
