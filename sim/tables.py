@@ -19,8 +19,8 @@ LEAST_WANTED = ("95%\ninterval", "headroom\n%", "extrap.\n%", "TPF", "TTFT\nms",
 
 def screen(width: int = UNLIMITED) -> Console:
     """The terminal, or where files and pipes take the words, one so wide: by default enough for any table."""
-    console = Console()
-    return console if console.is_terminal else Console(width=width)
+    console = Console(markup=False)
+    return console if console.is_terminal else Console(width=width, markup=False)
 
 
 def table_of(points: Sequence[Point], title: str, width: int = UNLIMITED) -> tuple[Table, str]:

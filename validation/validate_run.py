@@ -179,7 +179,8 @@ def _decided_otherwise(sources: _Sources) -> list[str]:
     """What to say of points that were not foretold where policies decided by another profile than this one."""
     own = sha256(Path(sources.profile.path).read_bytes()).hexdigest()
     origins = [each.about.origin for runs in sources.campaign.runs.values() for each in runs]
-    others = {str(origin.get("profile")) for origin in origins if origin.get(DECIDED_BY, own) != own}
+    # what runs do not say is no difference
+    others = {str(origin.get("profile") or "unnamed") for origin in origins if (origin.get(DECIDED_BY) or own) != own}
     return [
         f"policies that look at costs decided by another profile ({name}) than {sources.profile.path}: "
         "by its prices they may choose otherwise"
@@ -253,7 +254,7 @@ def _document(
 
 
 def _show(title: str, shown: Sequence[Rows], warnings: Sequence[str], paths: Sequence[Path]) -> None:
-    out, words = screen(400), Console(stderr=True)
+    out, words = screen(400), Console(stderr=True, markup=False)
     for rows in reversed(shown[:4]):
         table = Table(
             *rows.heads, title=rows.title, box=None, pad_edge=False, header_style="bold", title_justify="left"

@@ -164,17 +164,29 @@ def test_a_policy_file_that_has_changed_is_refused(inputs, tmp_path, recguide) -
     assert recguide(*arguments(folder, tmp_path / "out", "--policy", "ar")).code == 0
 
 
-def test_who_decided_by_another_profile_is_told_where_steps_differ(inputs, tmp_path, recguide) -> None:
+# a name in brackets is no markup
+@pytest.mark.parametrize(
+    ("about", "name"),
+    [
+        ({"profile": "older", DECIDED_BY: "0" * 64}, "older"),
+        ({"profile": "[/b]", DECIDED_BY: 5}, "[/b]"),
+        ({DECIDED_BY: "0" * 64}, "unnamed"),
+        ({"profile": "older", DECIDED_BY: None}, ""),
+        ({"profile": "older"}, ""),
+    ],
+)
+def test_who_decided_by_another_profile_is_told_where_steps_differ(inputs, tmp_path, recguide, about, name) -> None:
     folder, costs = copied(inputs, tmp_path), read_profile(inputs / "profile.csv").costs()
     for repeat in (1, 2, 3):
         run = as_measured(TRACE, "fixed:4", 1, costs, repeat=repeat)
-        origin = {**run.about.origin, "profile": "older", DECIDED_BY: "0" * 64}
+        origin = {**run.about.origin, **about}
         write(folder / "campaign", TRACE, replace(run, about=replace(run.about, policy="fixed:8", origin=origin)))
-    recguide(*arguments(folder, tmp_path / "out"))
+    done = recguide(*arguments(folder, tmp_path / "out"))
     warnings = document(tmp_path / "out")["warnings"]
     assert any(warning.startswith("1 points were not foretold step by step: fixed:8 at C=1") for warning in warnings)
-    told = f"policies that look at costs decided by another profile (older) than {folder / 'profile.csv'}: "
-    assert any(warning.startswith(told) for warning in warnings)
+    told = f"policies that look at costs decided by another profile ({name}) than {folder / 'profile.csv'}: "
+    assert any(warning.startswith(told) for warning in warnings) is bool(name)
+    assert (f"warning: {told}" in done.stderr) is bool(name)
 
 
 def test_costs_of_even_steps_need_no_profile_of_the_machine(inputs, tmp_path, recguide) -> None:
