@@ -67,8 +67,8 @@ class Place:
 class Grid:
     """What to measure. Layouts for low load (rows, quadratic) are measured up to ``layout_requests`` requests.
 
-    Policies that choose by certainty (adaptive, allocation) are at one context, for the host's time depends on none, and
-    at every second number of requests, the largest among them: each brings forwards that no other place has.
+    Policies that choose by certainty (adaptive, allocation) are at one context, for the host's time depends on none,
+    and at every second number of requests, the largest among them: each brings forwards that no other place has.
     """
 
     requests: tuple[int, ...] = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128)
