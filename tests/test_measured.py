@@ -257,5 +257,5 @@ def test_so_is_what_policies_are_ahead_of_the_recipe() -> None:
         pairs = [(speed.get((policy, load)), base) for load, base in zip(loads, recipe, strict=True)]
         wanted = ["" if own is None else f"{100 * (own / base - 1):+.0f}" for own, base in pairs]
         assert [cell.strip() for cell in row.strip("|").split("|")][1:] == wanted
-    gains = [speed["adaptive", load] / base - 1 for load, base in zip(loads, recipe, strict=True)][1:]
-    assert f"of `nld-8b` {100 * mean(gains):.0f} % in the mean" in PAGE
+    gain = sum(speed["adaptive", load] for load in loads[1:]) / sum(recipe[1:]) - 1
+    assert f"of `nld-8b` {100 * gain:.0f} % by tokens a second averaged over C, as the paper counts" in PAGE
