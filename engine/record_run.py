@@ -144,7 +144,7 @@ def _with_dropped(trace: DenseTrace, dropped: Mapping[str, Mapping[str, int]]) -
 @contextmanager
 def _listening(total: int) -> Iterator[Listener]:
     """A bar of finished requests on stderr, or lines with the time of day where stderr is a file."""
-    console = Console(stderr=True)
+    console = Console(stderr=True, markup=False)
     if not console.is_terminal:
         yield _lines(total)
         return

@@ -84,11 +84,6 @@ def serve(
     fields = {name: given[name] for name in ServerOptions.__dataclass_fields__}
     options = ServerOptions(**fields | {"block_sizes": parse_block_sizes(block_sizes)})
 
-    try:
-        from recguide.engine.server_run import run
-    except ModuleNotFoundError as error:
-        if (error.name or "").startswith("recguide"):
-            raise
-        raise InputError(f"recguide serve: {error}; pip install 'recguide[engine,serve]' brings it") from None
+    from recguide.engine.server_run import run
 
     run(options)

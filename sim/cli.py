@@ -15,6 +15,11 @@ NOT_THERE = (FileNotFoundError, IsADirectoryError, NotADirectoryError, Permissio
 """What a path on the command line may lead to."""
 NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS, errno.EIO)
 """What a disk may answer to a write; nobody's input is at fault, and no code."""
+BROUGHT_BY = {
+    "engine": ("gguf", "huggingface_hub", "jinja2", "safetensors", "tokenizers", "torch", "triton"),
+    "engine,serve": ("prometheus_client", "pydantic", "starlette", "uvicorn"),
+}
+"""Modules that a simulation does without, by the extras that bring them."""
 # typer carries its own copy of click, and not under a public name: these two are
 Command = TyperCommand | TyperGroup
 
@@ -68,15 +73,26 @@ def with_dashes(word: str) -> str:
     return name.replace("_", "-") + equals + value if name.startswith("--") else word
 
 
+def _extra_with(module: str | None) -> str | None:
+    """The extras that bring a module, if it is of any."""
+    name = (module or "").partition(".")[0]
+    return next((extra for extra, modules in BROUGHT_BY.items() if name in modules), None)
+
+
 def main() -> None:
     """Run the console script: bad input exits 2 with one message on stderr, any other error 1 with a traceback.
 
-    A disk that takes nothing more exits 1 with a message.
+    A package that is not there, and that an extra brings, exits 2 too; a disk that takes nothing more 1 with a message.
     """
     try:
         app(args=[with_dashes(word) for word in sys.argv[1:]])
     except (InputError, *NOT_THERE) as error:
         typer.echo(f"error: {error}", err=True)
+        sys.exit(2)
+    except ModuleNotFoundError as error:
+        if (extra := _extra_with(error.name)) is None:
+            raise
+        typer.echo(f"error: {error}; pip install 'recguide[{extra}]' brings it", err=True)
         sys.exit(2)
     except OSError as error:
         if error.errno not in NO_ROOM:

@@ -278,5 +278,8 @@ def _read_header(path: Path, lines: Sequence[str]) -> dict[str, str]:
         raise InputError(f"{path}: header: missing {', '.join(missing)}")
     if header["recguide-profile"] != VERSION:
         raise InputError(f"{path}: recguide-profile: found {header['recguide-profile']!r}, allowed: {VERSION}")
+    drafts = header.get(DRAFTS, APART)
+    if drafts not in (MERGED, APART):
+        raise InputError(f"{path}: header: {DRAFTS}: found {drafts!r}, allowed: {MERGED!r}, {APART!r}")
     _moved_of(path, header)
     return header

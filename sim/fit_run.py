@@ -57,7 +57,7 @@ class Fit:
 
 def run_fit(wanted: Fit) -> None:
     """Fit, write the policy file and the plot, print the gains."""
-    words = Console(stderr=True)
+    words = Console(stderr=True, markup=False)
     _check_outputs(wanted)
     loads = parse_concurrencies(wanted.max_concurrency) or list(CONCURRENCIES)
     profile = read_profile(resolve_profile(wanted.profile))

@@ -73,7 +73,7 @@ class _Sources:
 
 def run_sweep(options: Options, settings: Options) -> None:
     """Sweep, write the folder, print the table; ``settings`` are the options as `--config` reads them back."""
-    words = Console(stderr=True)
+    words = Console(stderr=True, markup=False)
     concurrencies, rates, scenario = _asked(options)
     sources = _read(options)
     shared = {name: value for name, value in settings.items() if name not in POINT_BY_POINT | NO_MATTER}

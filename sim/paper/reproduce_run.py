@@ -33,7 +33,7 @@ def run_reproduce(wanted: Sequence[str], folder: Path, traces: Sequence[str], pr
     """Compute what is asked for, print it, write both files."""
     names = chosen(wanted)
     check_folder(folder)
-    words = Console(stderr=True)
+    words = Console(stderr=True, markup=False)
     recorded = recorded_study(traces, profile)
     sections: list[Section] = []
     for model in MODELS if set(names) & set(NAMES) else ():

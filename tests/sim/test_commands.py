@@ -1,8 +1,10 @@
 import errno
 import json
 import os
+import re
 import subprocess
 import sys
+import tomllib
 from pathlib import Path
 
 import profiles
@@ -10,7 +12,7 @@ import pyarrow.parquet as pq
 import pytest
 from strategies import random_trace
 
-from recguide.sim.cli import main
+from recguide.sim.cli import BROUGHT_BY, main
 from recguide.traces.documents import as_json
 from recguide.traces.files import write_trace
 
@@ -256,3 +258,47 @@ def test_the_console_script_sweeps_without_torch(inputs: Path, tmp_path: Path) -
     few = ["--policy", "ar", "--max-concurrency", "1", "--output-dir", str(tmp_path / "out")]
     done = subprocess.run([sys.executable, "-c", program, "sweep", *options, *few], capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
+
+
+@pytest.mark.parametrize(
+    ("missing", "command", "extra"),
+    [
+        ("torch", ("profile", "nld-8b", "--output", "p.csv"), "engine"),
+        ("torch", ("adapt", "smollm2-135m", "--prompts", "p.jsonl", "--output", "a.safetensors"), "engine"),
+        ("uvicorn", ("serve", "smollm2-135m"), "engine,serve"),
+    ],
+)
+def test_what_an_extra_brings_is_named_where_it_lacks(
+    tmp_path: Path, missing: str, command: tuple[str, ...], extra: str
+) -> None:
+    (tmp_path / "p.jsonl").write_text('{"prompt": "x"}\n')
+    lines = f"import sys; sys.modules['{missing}'] = None; sys.argv = ['recguide', *{command!r}]"
+    code = f"{lines}; from recguide.sim.cli import main; main()"
+    done = subprocess.run([sys.executable, "-c", code], cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert done.returncode == 2
+    assert done.stderr.splitlines()[-1].startswith("error: import of ")
+    assert done.stderr.endswith(f"; pip install 'recguide[{extra}]' brings it\n")
+    assert "Traceback" not in done.stderr
+    assert not (tmp_path / "p.csv").exists()
+
+
+def test_every_extra_of_ours_is_known() -> None:
+    document = tomllib.loads((Path(__file__).parents[2] / "pyproject.toml").read_text())
+    extras = document["project"]["optional-dependencies"]
+    for extra in ("engine", "serve"):
+        names = {re.split(r"[<>=!]", name)[0].replace("-", "_") for name in extras[extra]}
+        assert names == set(BROUGHT_BY["engine" if extra == "engine" else "engine,serve"])
+
+
+def test_brackets_in_a_name_are_no_markup(run: Run, inputs: Path) -> None:
+    # a trace of fp32 is warned of, and so is named
+    other = str(profiles.write(inputs / "of [b]tiny[red].csv", dtype="bf16"))
+    code, _, err = run("--policy", "ar", "--max-concurrency", "1", "--output-dir", "out", profile=other)
+    assert code == 0
+    assert f"warning: {other}: dtype: found bf16" in err
+
+
+def test_a_profile_of_drafts_of_no_known_kind_is_refused(run: Run, inputs: Path) -> None:
+    odd = str(profiles.write(inputs / "odd.csv", drafts="something else"))
+    told = "header: drafts: found 'something else', allowed: 'by weights with the adapter merged'"
+    assert told in run.refusal(profile=odd)
