@@ -14,20 +14,20 @@ Kind = dict[float, dict[float, dict[float, float]]]
 """One kind of forward: query tokens a request, then requests, then seconds by context tokens a request."""
 
 
-def apart(drafts: Kind, rows: Kind) -> Kind:
+def apart(drafts: Kind, rows: Kind) -> Kind | None:
     """Merged drafts, and on top of each what rows of few tokens take longer than they do at the same shape.
 
-    Of numbers of requests that rows do not have, the next smaller one stands. Drafts as they are where the two have no
-    shape in common.
+    Of numbers of requests that rows do not have, the next smaller one stands. None where the two have no shape in
+    common: then nobody knows.
     """
     shared = sorted(drafts.keys() & rows.keys())
     if not shared:
-        return drafts
+        return None
     few = shared[0]
     longer = {count: _longer(rows[few][count], drafts[few][count]) for count in rows[few].keys() & drafts[few].keys()}
     known = {count: more for count, more in longer.items() if more is not None}
     if not known:
-        return drafts
+        return None
     return {
         size: {count: _later(points, _nearest(known, count)) for count, points in counts.items()}
         for size, counts in drafts.items()

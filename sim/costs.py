@@ -134,8 +134,8 @@ class Profile:
             plain = "draft" if HOST[layout] in grids else "verify"
             sizes, surface = grids.get(plain, {}), surfaces.get(plain)
             if sizes and self.header.get(DRAFTS) == MERGED:
-                sizes = apart(sizes, grids.get("rows", {}))
-                surface = Surface(sizes, products=products.part_of(plain))
+                found = apart(sizes, grids.get("rows", {}))
+                sizes, surface = (found, Surface(found, products=products.part_of(plain))) if found else ({}, None)
             whole = _filled_in(grids[layout], sizes)
             part = products.part_of(layout)
             surfaces[layout] = Surface(whole, surface, most[layout], max(sizes, default=0), part)

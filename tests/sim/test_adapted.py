@@ -59,9 +59,19 @@ def test_many_requests_with_many_tokens_take_as_much_longer_as_the_most_that_wer
 @given(st.dictionaries(st.sampled_from([1.0, 2.0, 8.0]), st.floats(0.1, 9), min_size=1))
 def test_without_a_shape_in_common_nothing_is_known(seconds: dict[float, float]) -> None:
     drafts = {16.0: {count: {0.0: found} for count, found in seconds.items()}}
-    assert apart(drafts, {}) == drafts
-    assert apart(drafts, {32.0: {1.0: {0.0: 5.0}}}) == drafts
-    assert apart(drafts, {16.0: {1.0: {64.0: 5.0}}}) == drafts
+    assert apart(drafts, {}) is None
+    assert apart(drafts, {32.0: {1.0: {0.0: 5.0}}}) is None
+    assert apart(drafts, {16.0: {1.0: {64.0: 5.0}}}) is None
+
+
+def test_what_nobody_knows_counts_as_extrapolated(tmp_path: Path) -> None:
+    drafts = [Row("draft", n, n * 8, 0, us(n, n * 8, 0), 0, 1) for n in (1, 4)]
+    rows = [Row("rows", n, n * 32, 0, us(n, n * 32, 0) + ADAPTER_US, 0, 1) for n in (1, 4)]
+    hosts = [Row(HOST["rows"], n, n * 16, 0, 10.0 * n, 0, 1) for n in (1, 4)]
+    write_profile(tmp_path / "p.csv", profiles.header(**{DRAFTS: MERGED}), [*drafts, *rows, *hosts])
+    found = read_profile(tmp_path / "p.csv").costs().curve(("rows",), 4, 32)
+    assert not found.covers(0)
+    assert found(0) * 1e6 >= us(1, 32, 0) + ADAPTER_US
 
 
 def test_rows_that_are_faster_make_nothing_cheaper() -> None:
