@@ -13,7 +13,7 @@ import torch.distributed as dist
 from torch import nn
 
 from recguide.engine.adapt import Recipe, add_updates, compile_parts, rank_of_process, train, trainable
-from recguide.engine.adapters import FORMAT, AdapterInfo, file_sha256, load_adapter, pack, read_info, save_adapter
+from recguide.engine.adapters import FORMAT, AdapterInfo, load_adapter, pack, read_info, save_adapter
 from recguide.engine.corpora import encode_prompts, load_corpus, read_training_prompts, save_corpus, user_openings
 from recguide.engine.distill import Corpus, distil, invent_prompts
 from recguide.engine.environment import chosen_device
@@ -23,6 +23,7 @@ from recguide.engine.steps import StepDecoder
 from recguide.engine.tokenizer import Tokenizer
 from recguide.traces.checks import require
 from recguide.traces.errors import InputError
+from recguide.traces.files import file_sha256
 
 Say = Callable[[str], None]
 

@@ -6,7 +6,6 @@ Nemotron-Labs-Diffusion adapters are. Either may be absent. It also holds the in
 """
 
 import copy
-import hashlib
 import json
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass, replace
@@ -95,11 +94,6 @@ def _parsed(path: Path, text: str) -> AdapterInfo:
         return AdapterInfo(**fields)
     except (ValueError, TypeError, AttributeError) as error:
         raise InputError(f"{path}: recguide_adapter: {error}") from error
-
-
-def file_sha256(path: Path) -> str:
-    """The hash that traces name an adapter by."""
-    return hashlib.sha256(path.read_bytes()).hexdigest()
 
 
 def resolve_adapter(name: str) -> Path:

@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.optimize import least_squares
 
-from recguide.sim.profile_rows import Row
+from recguide.sim.profile_rows import Row, is_host
 
 LEAST = 8
 """Rows of a kind, below which they stay as they are."""
@@ -24,15 +24,10 @@ TOLD = "host"
 """The key of a profile's header under which it says that its rows were laid on planes."""
 
 
-def is_host(kind: str) -> bool:
-    """Whether rows of this kind are the host's."""
-    return kind.startswith("host")
-
-
 def smoothed(rows: Sequence[Row]) -> list[Row]:
     """The rows, those of the host laid on a plane over requests and query tokens; AR steps and rounds apart."""
     planes: dict[Row, Row] = {}
-    for _, group in groupby(sorted(filter(_of_host, rows), key=_sort), key=_sort):
+    for _, group in groupby(sorted([row for row in rows if is_host(row.kind)], key=_sort), key=_sort):
         own = list(group)
         if len(own) >= LEAST:
             planes.update(zip(own, _on_plane(own), strict=True))
@@ -46,10 +41,6 @@ def told_of_planes(before: Sequence[Row], after: Sequence[Row]) -> dict[str, str
         return {}
     apart = np.median([abs(old - new) / max(new, SHORTEST_US) for old, new in pairs])
     return {TOLD: f"so much a step, a request and a query token; rows were {apart:.1%} from that in the median"}
-
-
-def _of_host(row: Row) -> bool:
-    return is_host(row.kind)
 
 
 def _sort(row: Row) -> tuple[str, bool]:

@@ -11,7 +11,6 @@ from torch import Tensor
 from recguide.engine import smollm2
 from recguide.engine.adapters import (
     drafts_merged,
-    file_sha256,
     load_adapter,
     merge_drafts,
     merges_drafts,
@@ -29,6 +28,7 @@ from recguide.engine.shared_options import DTYPES
 from recguide.engine.tokenizer import Tokenizer, read_tokenizer
 from recguide.traces.checks import require
 from recguide.traces.errors import InputError
+from recguide.traces.files import file_sha256
 
 
 @dataclass(frozen=True, slots=True)

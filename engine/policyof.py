@@ -5,7 +5,6 @@ from dataclasses import replace
 
 import numpy as np
 
-from recguide.engine.adapters import file_sha256
 from recguide.sim.catalogue import make_policy
 from recguide.sim.costs import CostModel, constant_costs, read_profile, resolve_profile
 from recguide.sim.measurement import DECIDED_BY
@@ -13,6 +12,7 @@ from recguide.sim.methods import Policy
 from recguide.sim.rounds import AR, Rounds
 from recguide.sim.slo import CLAIRVOYANT
 from recguide.traces.errors import InputError
+from recguide.traces.files import file_sha256
 
 LOOK_AT_COSTS = ("adaptive", "adaptive-s", "allocation", "regime", "joint", "goodput")
 SIMULATED_ONLY = ("ragged",)

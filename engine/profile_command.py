@@ -82,8 +82,9 @@ def _measure(loaded: "LoadedModel", grid: "Grid", effort: "Effort", output: Path
     for passed in measure(station, grid, effort, _say):
         timed = rows(passed.timings)
         found = smoothed(timed)
-        write_profile(output, header | speed(passed.loop) | told_of_planes(timed, found), found + products)
-        count = len(found + products)
+        whole = found + products
+        write_profile(output, header | speed(passed.loop) | told_of_planes(timed, found), whole)
+        count = len(whole)
     return count
 
 

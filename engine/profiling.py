@@ -11,7 +11,6 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from recguide.engine.hosts import is_host
 from recguide.engine.model import Decoder
 from recguide.engine.pinning import loop_s
 from recguide.engine.places import LAYOUT_BLOCK, QUADRATIC_TOKENS, Grid
@@ -22,7 +21,7 @@ from recguide.engine.station import Station
 from recguide.engine.visits import Key, visit
 from recguide.sim.batching import BUCKETED
 from recguide.sim.memory import Limits
-from recguide.sim.profile_rows import PRODUCTS, Row
+from recguide.sim.profile_rows import PRODUCTS, Row, is_host
 
 LOOPS = 3
 """Before a visit, and behind it."""

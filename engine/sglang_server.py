@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from recguide.engine import smollm2
-from recguide.engine.adapters import file_sha256
 from recguide.engine.bench_load import BenchLoad
 from recguide.engine.checkpoints import read_weights, weights_sha256
 from recguide.engine.configs import read_config
@@ -19,6 +18,7 @@ from recguide.engine.model import Decoder, ModelConfig
 from recguide.engine.shapes import SHAPES, random_sha256
 from recguide.engine.shared_options import DTYPES
 from recguide.engine.tokenizer import Tokenizer, read_tokenizer
+from recguide.traces.files import file_sha256
 
 if TYPE_CHECKING:
     from recguide.engine.bench_sglang_command import SglangOptions

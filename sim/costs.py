@@ -10,7 +10,7 @@ from pathlib import Path
 from recguide.sim.adapted import Kind, apart
 from recguide.sim.curves import Above, Curve, Surface, added, through
 from recguide.sim.products import Products, check_products
-from recguide.sim.profile_rows import PRODUCTS, Row, check_order, read_row
+from recguide.sim.profile_rows import PRODUCTS, Row, check_order, is_host, read_row
 from recguide.sim.sizes import NOBODY, Moved, filled_up, moved_in
 from recguide.traces.documents import write_text
 from recguide.traces.errors import InputError
@@ -139,12 +139,11 @@ class Profile:
             whole = _filled_in(grids[layout], sizes)
             part = products.part_of(layout)
             surfaces[layout] = Surface(whole, surface, most[layout], max(sizes, default=0), part)
-        for layout in LAYOUTS:
-            if (kind := HOST[layout]) in grids:
-                surfaces[kind] = Surface(grids[kind], surfaces.get("host"), most[kind])
+        known = [layout for layout in LAYOUTS if HOST[layout] in grids]
+        for kind in [HOST[layout] for layout in known]:
+            surfaces[kind] = Surface(grids[kind], surfaces.get("host"), most[kind])
         over = _over_host(grids, surfaces.get("host"))
         name, model, gpu = Path(self.path).stem, self.header["model"], self.header["gpu"]
-        known = [layout for layout in LAYOUTS if HOST[layout] in grids]
         everything: dict[str, Surface | Above] = {
             **surfaces,
             **{HOST[planner]: above for planner, above in over.items()},
@@ -173,7 +172,7 @@ def _profiled(
     surface = surfaces[kind]
     count = min(requests, surface.most_requests) if kind == "prefill" else requests
     curve = surface.at(*_place(kind, count, query_tokens, _size(kind, query_tokens, moved)))
-    return _everywhere(curve) if kind.startswith("host") and curve.low <= curve.high else curve
+    return _everywhere(curve) if is_host(kind) and curve.low <= curve.high else curve
 
 
 def _moved_of(path: str | Path, header: Mapping[str, str]) -> Moved:
@@ -182,7 +181,7 @@ def _moved_of(path: str | Path, header: Mapping[str, str]) -> Moved:
 
 def _size(kind: str, query_tokens: int, moved: Moved | None) -> int:
     """What so many tokens are filled up to; the host does not handle those that fill up."""
-    return query_tokens if moved is None or kind.startswith("host") else filled_up(query_tokens, moved)
+    return query_tokens if moved is None or is_host(kind) else filled_up(query_tokens, moved)
 
 
 def _place(kind: str, requests: int, query_tokens: int, size: int) -> tuple[float, float]:

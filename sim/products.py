@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from recguide.sim.curves import MOST_OF_FORWARD, PartOf, nothing
-from recguide.sim.profile_rows import PRODUCTS, Row
+from recguide.sim.profile_rows import PRODUCTS, Row, is_host
 from recguide.sim.sizes import filled_up
 from recguide.traces.errors import InputError
 
@@ -32,7 +32,7 @@ class Products:
 
     def part_of(self, kind: str) -> PartOf:
         """The same of forwards of a kind, by where they lie in its grid."""
-        if kind.startswith("host") or not self._seconds:
+        if is_host(kind) or not self._seconds:
             return nothing
         return self._of_prompts if kind == "prefill" else self._of_requests
 

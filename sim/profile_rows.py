@@ -16,6 +16,11 @@ MOST = 1e12
 """Of any number in a profile: 1e12 us are eleven days."""
 
 
+def is_host(kind: str) -> bool:
+    """Whether rows of this kind are the host's."""
+    return kind.startswith("host")
+
+
 class Row(NamedTuple):
     """One profiled forward, or a part of one; query and context tokens are summed over its requests."""
 
@@ -39,7 +44,7 @@ def read_row(where: str, line: str) -> Row:
     requests = _number(where, "requests", named, least=1)
     query_tokens = _number(where, "query_tokens", named, least=requests)
     context_tokens = _number(where, "context_tokens", named, least=0)
-    median_us = _number(where, "median_us", named, least=0 if cells[0].startswith("host") else 1e-3, whole=False)
+    median_us = _number(where, "median_us", named, least=0 if is_host(cells[0]) else 1e-3, whole=False)
     spread_us = _number(where, "spread_us", named, least=0, whole=False)
     repeats = _number(where, "repeats", named, least=1)
     return Row(cells[0], int(requests), int(query_tokens), int(context_tokens), median_us, spread_us, int(repeats))

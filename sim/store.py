@@ -18,7 +18,7 @@ from recguide.sim.levels import Level, level_of
 from recguide.sim.sweep import Point
 from recguide.traces.dense import DenseTrace
 from recguide.traces.errors import InputError
-from recguide.traces.files import replacing
+from recguide.traces.files import file_sha256, replacing
 
 SUBFOLDER = "requests"
 QUANTILES = 201
@@ -152,7 +152,7 @@ def files_hash(text: str) -> str | None:
     options = text.partition(":")[2]
     values = [part.partition("=")[2] for part in options.split(",")]
     named = [Path(part) for part in dict.fromkeys((text, text.rpartition(":")[0], options, *values)) if part]
-    found = [_sha256(path) for path in named if path.is_file()]
+    found = [file_sha256(path) for path in named if path.is_file()]
     return hashlib.sha256("".join(found).encode()).hexdigest() if found else None
 
 
@@ -160,8 +160,4 @@ def code_hash() -> str:
     """A hash of the simulator's and the traces' source files."""
     here = Path(__file__).parent
     files = sorted(here.rglob("*.py")) + sorted((here.parent / "traces").rglob("*.py"))
-    return hashlib.sha256("".join(_sha256(path) for path in files).encode()).hexdigest()
-
-
-def _sha256(path: Path) -> str:
-    return hashlib.sha256(path.read_bytes()).hexdigest()
+    return hashlib.sha256("".join(file_sha256(path) for path in files).encode()).hexdigest()

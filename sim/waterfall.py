@@ -16,6 +16,7 @@ def parts_of(run: Replay, costs: CostModel, planner: str = "") -> Iterator[dict[
     """
     steps = {name: column.tolist() for name, column in run.steps.items()}
     drafting, rounds, verified, context = (column.tolist() for column in _shapes(run))
+    host = costs.host_of(planner)
     for i, seconds in enumerate(steps["seconds"]):
         size, tokens, drafted = steps["block_size"][i], steps["query_tokens"][i], steps["draft_tokens"][i]
         if size == PREFILL_STEP:
@@ -29,11 +30,10 @@ def parts_of(run: Replay, costs: CostModel, planner: str = "") -> Iterator[dict[
                 drafting[i], context[i]
             )  # fmt: skip
             draft_s = costs.curve(ROUND[:1], count, drafted)(cached)
-            host_s = costs.host_s(steps["requests"][i], tokens, costs.host_of(planner))
+            host_s = costs.host_s(steps["requests"][i], tokens, host)
             yield {"draft": draft_s, "verify": seconds - draft_s - host_s, "host": host_s}
         else:
             shape = (steps["requests"][i], tokens), (rounds[i], verified[i])
-            host = costs.host_of(planner)
             host_s = costs.host_s(*shape[1], host) if size == AR else costs.step_host_s("rows", *shape)
             name = "decode" if size == AR else "verify" if tokens == verified[i] else "verify and draft"
             yield {name: seconds - host_s, "host": host_s}

@@ -1,5 +1,6 @@
 """Dense traces as Parquet files: one row a request, zstd, provenance in the metadata (docs/traces.md)."""
 
+import hashlib
 import json
 import os
 from collections.abc import Iterator, Mapping, Sequence
@@ -50,6 +51,11 @@ def write_trace(trace: DenseTrace, path: Path, compression_level: int = COMPRESS
             use_dictionary=False,
             write_page_checksum=True,
         )
+
+
+def file_sha256(path: Path) -> str:
+    """The hash by which others name a file."""
+    return hashlib.sha256(path.read_bytes()).hexdigest()
 
 
 @contextmanager

@@ -16,6 +16,7 @@ from recguide.sim.costs import HOST, CostModel
 from recguide.sim.curves import Curve, weighted
 from recguide.sim.log import PREFILL_STEP
 from recguide.sim.measurement import Measurement
+from recguide.sim.profile_rows import is_host
 from recguide.sim.rounds import AR
 from recguide.sim.sizes import filled_up
 from recguide.validation.budget import layout_of
@@ -80,7 +81,7 @@ def corrected(costs: CostModel, ratios: Ratios) -> CostModel:
 
 def _curve(costs: CostModel, ratios: Ratios, kind: str, requests: int, query_tokens: int) -> Curve:
     curve = costs.curve((kind,), requests, query_tokens)
-    if kind.startswith("host"):
+    if is_host(kind):
         return curve
     sizes, found = ratios[PREFILLED if kind == "prefill" else LAYOUT if kind in HOST else FORWARD]
     ratio = np.interp(np.log2(filled_up(query_tokens)), sizes, found)

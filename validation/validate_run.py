@@ -1,8 +1,7 @@
 """The steps behind `recguide validate`: a campaign, a trace and a profile in; a table, JSON and a page out."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
-from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +18,7 @@ from recguide.traces.checks import require
 from recguide.traces.dense import DenseTrace, differ
 from recguide.traces.documents import as_json, write_text
 from recguide.traces.errors import InputError
-from recguide.traces.files import read_trace, read_traces
+from recguide.traces.files import file_sha256, read_trace, read_traces
 from recguide.validation.budget import throughputs
 from recguide.validation.charts import figures
 from recguide.validation.corrections import corrected, ratios_of, samples_of
@@ -83,7 +82,7 @@ def run(options: ValidateOptions) -> bool:
     points = [_compared(sources, costs[key.concurrency], key, options, profiled) for key in there]
     outcome = Outcome(points, rankings(points), frontiers(points), crossings(points), missing)
     found = checks(outcome, options.thresholds)
-    warnings = [*sources.warnings, *_warnings(outcome, _anchors(sources.campaign), _decided_otherwise(sources))]
+    warnings = [*sources.warnings, *_warnings(outcome, sources)]
     warnings += cpu_warnings(points, sources.profile.header)
     _write(options, sources, outcome, found, warnings)
     return all(check.passed for check in found)
@@ -177,7 +176,7 @@ def _anchors(campaign: Campaign) -> dict[PointKey, list[float]]:
 
 def _decided_otherwise(sources: _Sources) -> list[str]:
     """What to say of points that were not foretold where policies decided by another profile than this one."""
-    own = sha256(Path(sources.profile.path).read_bytes()).hexdigest()
+    own = file_sha256(Path(sources.profile.path))
     origins = [each.about.origin for runs in sources.campaign.runs.values() for each in runs]
     # what runs do not say is no difference
     others = {str(origin.get("profile") or "unnamed") for origin in origins if (origin.get(DECIDED_BY) or own) != own}
@@ -188,8 +187,7 @@ def _decided_otherwise(sources: _Sources) -> list[str]:
     ]
 
 
-def _warnings(outcome: Outcome, anchors: Mapping[PointKey, Sequence[float]], decided: Sequence[str] = ()) -> list[str]:
-    """``decided`` is what to say of points that were not foretold."""
+def _warnings(outcome: Outcome, sources: _Sources) -> list[str]:
     told = [f"missing: {count} repeats of {key}" for key, count in outcome.missing.items()]
     other = sum(point.other_outputs for point in outcome.points)
     if other:
@@ -197,8 +195,8 @@ def _warnings(outcome: Outcome, anchors: Mapping[PointKey, Sequence[float]], dec
     apart = [str(point.key) for point in outcome.points if not point.agreement.same_steps]
     if apart:
         told.append(f"{len(apart)} points were not foretold step by step: {', '.join(apart)}")
-        told += decided
-    for key, speeds in anchors.items():
+        told += _decided_otherwise(sources)
+    for key, speeds in _anchors(sources.campaign).items():
         drift = max(speeds) / min(speeds) - 1
         if drift > DRIFT:
             told.append(f"drift: the anchor {key} varies by {drift:.1%} over {len(speeds)} sessions")

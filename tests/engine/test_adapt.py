@@ -13,12 +13,13 @@ from tiny import tiny_model
 from torch.nn import functional as F  # noqa: N812
 
 from recguide.engine.adapt import Batches, Recipe, chunked, hard_loss, losses, schedule, soft_loss, train
-from recguide.engine.adapters import file_sha256, projections
+from recguide.engine.adapters import projections
 from recguide.engine.attention import causal_mask
 from recguide.engine.corpora import load_corpus, save_corpus
 from recguide.engine.distill import Corpus, distil
 from recguide.engine.loading import load_model
 from recguide.engine.steps import StepDecoder
+from recguide.traces.files import file_sha256
 
 IDS = torch.tensor([[1, 5, 8, 4, 6, 9]])
 QUICK = Recipe(60.0, steps=25, shared_rank=4, draft_rank=4, block_sizes=(4,), block_weights=(1.0,), block_tokens=16)
