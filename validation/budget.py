@@ -1,6 +1,6 @@
 """The error budget: how much of the gap between simulated and measured throughput each ingredient carries.
 
-From the simulated run to the measured one in four moves, each of which puts a measured ingredient in the place of a
+From the simulated run to the measured one in five moves, each of which puts a measured ingredient in the place of a
 simulated one and leaves those before it measured. The parts add up to the whole gap.
 """
 
@@ -22,7 +22,13 @@ PLANNER_OF = {
     "allocation": "allocation",
 }
 """By the policy's name without options, "own" for users' own; what is not here looks at nothing."""
-ACCEPTANCE, COMPOSITION, FORWARDS, HOST = INGREDIENTS = ("acceptance", "batch composition", "step cost", "host time")
+INGREDIENTS = ACCEPTANCE, COMPOSITION, FORWARDS, CPU, HOST = (
+    "acceptance",
+    "batch composition",
+    "step cost",
+    "CPU speed",
+    "host time",
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,8 +43,13 @@ class Budget:
     """Whether the run says what was accepted; where it does not, that is part of the batch composition."""
 
 
-def budget(foretold: Replay, measured: Measurement, costs: Costs, served: DenseTrace | None) -> Budget:
-    """The budget of one run; ``served`` is its own trace, where the model said what is accepted."""
+def budget(
+    foretold: Replay, measured: Measurement, costs: Costs, served: DenseTrace | None, slower: float = 1.0
+) -> Budget:
+    """The budget of one run; ``served`` is its own trace, where the model said what is accepted.
+
+    Its CPU was ``slower`` times slower than that of the costs.
+    """
     runs = [foretold]
     forced = measured.about.acceptance == "forced"
     # a request of the served trace is one that was sent, in that order
@@ -49,6 +60,7 @@ def budget(foretold: Replay, measured: Measurement, costs: Costs, served: DenseT
     runs += [
         retimed(measured.run, forward_s + host_s),
         retimed(measured.run, measured.forward_s + host_s),
+        retimed(measured.run, measured.forward_s + host_s * slower),
         retimed(measured.run, measured.forward_s + host_of(measured.run, measured.forward_s)),
     ]
     return _of(throughputs(runs), forced or accepted is not None)

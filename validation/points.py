@@ -37,6 +37,7 @@ class Compared:
     spread: Found
     """(largest - smallest) / mean of the repeats."""
     simulated: Found
+    """Means over the repeats, where they are not foretold alike."""
     error: Found
     """Simulated over measured, less 1: positive is too fast, or too long."""
     difference: Found
@@ -60,16 +61,18 @@ class Compared:
 def compare(
     runs: Sequence[Measurement],
     recorded: Recorded,
-    costs: Costs,
+    costs: Sequence[Costs],
     percentiles: Sequence[float],
     served: Sequence[DenseTrace | None],
+    slower: Sequence[float | None],
 ) -> Compared:
-    """The repeats of one point against the simulator; ``served`` are their own traces, where they have some."""
+    """The repeats of one point against the simulator.
+
+    Of each repeat, ``costs`` are what its steps are foretold by, ``served`` is its own trace, where it has one, and
+    ``slower`` says how many times slower the CPU was than these costs are of, where that is known.
+    """
     foretold, rounds = _foretold(runs, recorded, costs)
-    figures = Figures(tuple(percentiles))
-    both = [metrics_of(run, rounds, figures) for run in (*(each.run for each in runs), foretold[0])]
-    steady = all(each["steady_output_throughput"] is not None for each in both)
-    *theirs, ours = [_named(each, steady, percentiles) for each in both]
+    theirs, ours = _both(runs, foretold, rounds, percentiles)
     measured, spread = _means(theirs), _spreads(theirs)
     middle = int(np.argsort([each[THROUGHPUT] or 0 for each in theirs])[(len(theirs) - 1) // 2])
     return Compared(
@@ -82,24 +85,37 @@ def compare(
         {name: _error(ours[name], measured[name]) for name in relative(percentiles)},
         {name: _less(ours[name], measured[name]) for name in ours if name not in relative(percentiles)},
         _agreement([agreement(mine, each.run) for mine, each in zip(foretold, runs, strict=True)]),
-        budget(foretold[middle], runs[middle], costs, served[middle]),
+        budget(foretold[middle], runs[middle], costs[middle], served[middle], slower[middle] or 1.0),
         _other_outputs(recorded, runs[0]),
         budget_of=middle,
     )
 
 
-def _foretold(runs: Sequence[Measurement], recorded: Recorded, costs: Costs) -> tuple[list[Replay], Rounds]:
-    """The simulated run of each repeat; repeats with the same requests, cut alike, share it."""
+def _foretold(runs: Sequence[Measurement], recorded: Recorded, costs: Sequence[Costs]) -> tuple[list[Replay], Rounds]:
+    """The simulated run of each repeat; repeats with the same requests and costs, cut alike, share it."""
     known: dict[tuple[object, ...], tuple[Replay, Rounds]] = {}
     made = []
-    for each in runs:
+    for each, known_costs in zip(runs, costs, strict=True):
         rows = recorded.rows_of(each)
         limits = () if each.limits is None else tuple(each.limits.tolist())
-        key = (*rows, limits, each.stopped and len(each.run.steps["seconds"]))
+        key = (*rows, limits, each.stopped and len(each.run.steps["seconds"]), known_costs)
         if key not in known:
-            known[key] = simulated(recorded.trace, rows, each, costs)
+            known[key] = simulated(recorded.trace, rows, each, known_costs)
         made.append(known[key])
     return [run for run, _ in made], made[0][1]
+
+
+def _both(
+    runs: Sequence[Measurement], foretold: Sequence[Replay], rounds: Rounds, percentiles: Sequence[float]
+) -> tuple[list[Found], Found]:
+    """The figures of each repeat, and those that are foretold: their means, where repeats are not foretold alike."""
+    figures = Figures(tuple(percentiles))
+    apart = foretold if len(set(map(id, foretold))) > 1 else foretold[:1]
+    both = [metrics_of(run, rounds, figures) for run in (*(each.run for each in runs), *apart)]
+    steady = all(each["steady_output_throughput"] is not None for each in both)
+    named: list[Found] = [_named(each, steady, percentiles) for each in both]
+    theirs, ours = named[: len(runs)], named[len(runs) :]
+    return theirs, _means(ours) if len(ours) > 1 else ours[0]
 
 
 def relative(percentiles: Sequence[float]) -> tuple[str, ...]:

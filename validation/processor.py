@@ -1,13 +1,17 @@
 """How fast the CPU was that the host's work ran on: a machine that others share may have more than one speed.
 
-Runs and profiles name the seconds of the same Python loop. Nothing is corrected by it.
+Runs and profiles name the seconds of the same Python loop. Nothing is corrected by it, unless that is asked for.
 """
 
 import math
 from collections.abc import Mapping, Sequence
+from functools import partial
 from typing import Any
 
+from recguide.sim.costs import CostModel
+from recguide.sim.curves import Curve, weighted
 from recguide.sim.measurement import Measurement
+from recguide.sim.profile_rows import is_host
 from recguide.validation.points import Compared
 
 LOOP = "python_loop_us"
@@ -30,6 +34,23 @@ def slowness(runs: Sequence[Measurement], profile: Mapping[str, str]) -> tuple[f
     base = loop_us(profile)
     loops = [loop_us(each.about.origin) for each in runs]
     return tuple(loop / base if loop and base else None for loop in loops)
+
+
+def at_speed(costs: CostModel, slower: float) -> CostModel:
+    """The same costs on a CPU that is so many times slower: the host takes as much longer, forwards do not."""
+    curve_of = partial(_curve, costs, slower)
+    return CostModel(
+        curve_of,
+        name=f"{costs.name}, CPU {slower:.2f} times slower",
+        model=costs.model,
+        gpu=costs.gpu,
+        steps_of=costs.steps_of,
+    )
+
+
+def _curve(costs: CostModel, slower: float, kind: str, requests: int, query_tokens: int) -> Curve:
+    curve = costs.curve((kind,), requests, query_tokens)
+    return weighted([(curve, slower)], curve.floor_s * slower) if is_host(kind) else curve
 
 
 def cpu_warnings(points: Sequence[Compared], profile: Mapping[str, str]) -> list[str]:

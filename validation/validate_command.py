@@ -8,7 +8,7 @@ import typer
 from recguide.sim.config import named_path
 from recguide.traces.checks import require
 
-COSTS = ("profile", "corrected", "even-steps")
+COSTS = ("profile", "cpu-speed", "corrected", "even-steps")
 
 
 def validate(
@@ -43,7 +43,11 @@ def validate(
     max_octaves: Annotated[float | None, typer.Option(min=0, help="By which crossovers with AR may be off.")] = None,
     min_repeats: Annotated[int, typer.Option(min=1, help="Measured runs that every point must have.")] = 3,
     costs: Annotated[
-        str, typer.Option(help="profile, corrected (by steps served at other C), or even-steps (fitted to every 2nd).")
+        str,
+        typer.Option(
+            help="profile, cpu-speed (its host as slow as the CPU was in each run), "
+            "corrected (by steps served at other C), or even-steps (fitted to every 2nd)."
+        ),
     ] = "profile",
     cross_model: Annotated[
         bool, typer.Option("--cross-model", help="Allow the acceptance of one model on the costs of another.")

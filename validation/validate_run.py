@@ -14,21 +14,19 @@ from recguide.sim.guards import check_sources, settle
 from recguide.sim.measurement import ALL, DECIDED_BY, Measurement, served_path
 from recguide.sim.sweep_run import title_of
 from recguide.sim.tables import screen
-from recguide.traces.checks import require
 from recguide.traces.dense import DenseTrace, differ
 from recguide.traces.documents import as_json, write_text
 from recguide.traces.errors import InputError
 from recguide.traces.files import file_sha256, read_trace, read_traces
 from recguide.validation.budget import throughputs
 from recguide.validation.charts import figures
-from recguide.validation.corrections import corrected, ratios_of, samples_of
+from recguide.validation.costing import WARNINGS, CostsOf, costs_for
 from recguide.validation.frontiers import crossings, frontiers, rankings
 from recguide.validation.heldout import Seen, seen
 from recguide.validation.page import page
 from recguide.validation.points import Compared, compare
 from recguide.validation.processor import cpu_warnings, loop_us, slowness
-from recguide.validation.replaying import Costs, Recorded, recorded
-from recguide.validation.stepcosts import costs_of_steps
+from recguide.validation.replaying import Recorded, recorded
 from recguide.validation.tables import Rows, tables
 from recguide.validation.verdict import Check, Outcome, Thresholds, checks, groups
 
@@ -55,7 +53,8 @@ class ValidateOptions:
     """Further concurrencies, datasets and policies that profile or fit rest on."""
     thresholds: Thresholds
     costs: str
-    """"profile"; "corrected", by steps served at other concurrencies; or "even-steps", fitted to every second."""
+    """"profile"; "cpu-speed", its host by the CPU of each run; "corrected", by steps served at other concurrencies; or
+    "even-steps", fitted to every second."""
     cross_model: bool
     force: bool
 
@@ -78,11 +77,11 @@ def run(options: ValidateOptions) -> bool:
     if not there:
         raise InputError(f"{options.campaign}: no measurement of the {len(wanted)} points; recguide measure makes them")
     profiled = seen(sources.profile, [key.policy for key in wanted], options.seen)
-    costs = _costs(options, sources, there)
-    points = [_compared(sources, costs[key.concurrency], key, options, profiled) for key in there]
+    costs_of = costs_for(options.costs, sources.profile, [each for key in there for each in sources.campaign.runs[key]])
+    points = [_compared(sources, costs_of, key, options, profiled) for key in there]
     outcome = Outcome(points, rankings(points), frontiers(points), crossings(points), missing)
     found = checks(outcome, options.thresholds)
-    warnings = [*sources.warnings, *_warnings(outcome, sources)]
+    warnings = [*sources.warnings, *filter(None, [WARNINGS.get(options.costs)]), *_warnings(outcome, sources)]
     warnings += cpu_warnings(points, sources.profile.header)
     _write(options, sources, outcome, found, warnings)
     return all(check.passed for check in found)
@@ -134,30 +133,18 @@ def _wanted(options: ValidateOptions, campaign: Campaign) -> list[PointKey]:
     return kept
 
 
-def _costs(options: ValidateOptions, sources: _Sources, keys: Sequence[PointKey]) -> dict[int, Costs]:
-    """By concurrency."""
-    profiled, counts = sources.profile.costs(), sorted({key.concurrency for key in keys})
-    if options.costs == "profile":
-        return dict.fromkeys(counts, Costs(profiled, profiled))
-    runs = [each for key in keys for each in sources.campaign.runs[key]]
-    if options.costs == "even-steps":
-        sources.warnings.append("costs are those of every second served step, not the profile's")
-        return dict.fromkeys(counts, Costs(costs_of_steps(runs), profiled))
-    require(len(counts) > 1, "--costs corrected: concurrencies", counts, "two at least")
-    sources.warnings.append("costs are the profile's, corrected by what steps took at all other concurrencies")
-    samples = [(each.about.concurrency, samples_of(each, profiled)) for each in runs]
-    elsewhere = {count: ratios_of(found for other, found in samples if other != count) for count in counts}
-    return {count: Costs(corrected(profiled, ratios), profiled) for count, ratios in elsewhere.items()}
-
-
-def _compared(sources: _Sources, costs: Costs, key: PointKey, options: ValidateOptions, profiled: Seen) -> Compared:
+def _compared(
+    sources: _Sources, costs_of: CostsOf, key: PointKey, options: ValidateOptions, profiled: Seen
+) -> Compared:
     runs = sources.campaign.runs[key]
     served = [_served(sources.campaign.folder, each) for each in runs]
-    found = compare(runs, sources.recorded, costs, options.percentiles, served)
+    cpu, loops = slowness(runs, sources.profile.header), tuple(loop_us(each.about.origin) for each in runs)
+    # what the costs know already is no part of the gap
+    slower = [1.0 if options.costs == "cpu-speed" else each for each in cpu]
+    found = compare(runs, sources.recorded, list(map(costs_of, runs)), options.percentiles, served, slower)
     trace = sources.recorded.trace
     rows = [sources.recorded.rows[name] for name in runs[0].about.request_ids]
     datasets = {trace.requests[row].dataset for row in rows} if key.dataset == ALL else {key.dataset}
-    cpu, loops = slowness(runs, sources.profile.header), tuple(loop_us(each.about.origin) for each in runs)
     return replace(found, held_out=profiled.held_out(key, datasets), cpu=cpu, loop_us=loops)
 
 

@@ -12,7 +12,7 @@ from strategies import random_trace
 
 from recguide.sim.costs import constant_costs, linear_costs
 from recguide.sim.log import Replay
-from recguide.validation.budget import ACCEPTANCE, COMPOSITION, FORWARDS, HOST, budget
+from recguide.validation.budget import ACCEPTANCE, COMPOSITION, CPU, FORWARDS, HOST, budget
 from recguide.validation.pricing import host_of, priced, retimed
 from recguide.validation.replaying import Costs, recorded, simulated
 
@@ -84,11 +84,11 @@ def test_pricing_a_log_by_hand() -> None:
     assert host_s.tolist() == [0.0, 0.125, 0.125, 0.0, 0.125]
 
 
-def budget_of(measured, costs, served=None):
+def budget_of(measured, costs, served=None, slower=1.0):
     known = recorded(TRACE)
     rows = known.rows_of(measured)
     run, _ = simulated(TRACE, rows, measured, Costs(costs, costs))
-    return budget(run, measured, Costs(costs, costs), served)
+    return budget(run, measured, Costs(costs, costs), served, slower)
 
 
 @settings(max_examples=20)
@@ -112,6 +112,19 @@ def test_the_parts_add_up_and_name_the_ingredient_that_differs(policy, concurren
     assert (found.parts[FORWARDS] > 1e-9) == (forward > 1) or forward == 1
     assert (found.parts[HOST] > 1e-9) == (host > 1e-4) or abs(host - 1e-4) < 1e-9
     assert found.acceptance_known
+
+
+@pytest.mark.parametrize("policy", ["ar", "fixed:8", "overlap:B=8"])
+def test_what_a_slower_cpu_takes_longer_is_told_from_what_the_host_does_otherwise(policy) -> None:
+    told, slower = linear_costs(1e-3, 2e-5, 1e-7, host_s=1e-4), 2.5
+    for host_s, rest in ((slower * 1e-4, 0), (2 * slower * 1e-4, 1), (slower / 2 * 1e-4, -1)):
+        true = linear_costs(1e-3, 2e-5, 1e-7, host_s=host_s)
+        measured = as_measured(TRACE, policy, 2, true)
+        measured = replace(measured, forward_s=priced(measured.run, true)[0])
+        found = budget_of(measured, told, slower=slower)
+        assert found.parts[CPU] > 0.02
+        assert np.sign(round(found.parts[HOST], 9)) == rest
+        assert sum(found.parts.values()) == pytest.approx(found.gap, abs=1e-9)
 
 
 def test_what_was_accepted_otherwise_is_the_acceptance() -> None:
