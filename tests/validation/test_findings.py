@@ -17,7 +17,7 @@ def document(name: str) -> dict:
 
 @pytest.fixture(scope="module")
 def found() -> tuple[dict, dict]:
-    return document("nld-8b"), document("nld-8b-corrected")
+    return document("nld-8b"), document("nld-8b-cpu-speed")
 
 
 def percent(share: float) -> str:
@@ -33,16 +33,18 @@ def row(start: str) -> str:
 
 
 @pytest.mark.parametrize(
-    ("start", "key"),
+    ("start", "key", "which"),
     [
-        ("aggregate throughput", "mean_error"),
-        ("the worst point", "worst_error"),
-        ("throughput per request", "per_request_error"),
-        ("p99 TPOT", "worst_tpot_error"),
+        ("aggregate throughput", "mean_error", 0),
+        ("the same with the CPU's speed known (`--costs cpu-speed`)", "mean_error", 1),
+        ("the worst point", "worst_error", 0),
+        ("the same with the CPU's speed known | 5% | **10", "worst_error", 1),
+        ("throughput per request", "per_request_error", 0),
+        ("p99 TPOT", "worst_tpot_error", 0),
     ],
 )
-def test_errors_are_those_of_the_files(found, start, key) -> None:
-    of = found[0]["summary"]
+def test_errors_are_those_of_the_files(found, start, key, which) -> None:
+    of = found[which]["summary"]
     wanted = [of[name][key] for name in ("all points", "held out: concurrency", "held out: dataset")]
     assert row(start).removesuffix(" |").split(" | ")[2:] == [percent(each) for each in wanted]
 
@@ -55,9 +57,12 @@ def test_so_are_areas_rankings_and_spreads(found) -> None:
         together = [abs(each["error"]) for each in frontiers if each["policy"] == "all policies"]
         alone = [abs(each["error"]) for each in frontiers if each["policy"] != "all policies"]
         assert cells[cell] == f"{percent(max(together))}, {percent(max(alone))}"
-    assert f"| tau of the ranking, the lowest | 1 | **{checked(one, 'policy ranking'):.2f}** |" in PAGE
-    right = [each["tau"] == 1 for each in one["rankings"]]
-    assert f"{sum(right)} of {len(right)} rankings right" in " ".join(README.split())
+    assert {each["tau"] for each in one["rankings"]} == {1}
+    assert row(f"tau of the ranking, the lowest of {len(one['rankings'])} ").endswith("| 1 | 1 | 1 | 1 |")
+    assert f"all {len(one['rankings'])} rankings right" in " ".join(README.split())
+    alone = {p["policy"]: abs(p["error"]) for p in one["frontiers"] if p["dataset"] == "all"}
+    del alone["all policies"], alone["joint:joint.json"]
+    assert f"of the others that is {percent(max(alone.values()))}." in " ".join(PAGE.split())
     spreads = [one["summary"][name]["spread"] for name in ("all points", "held out: concurrency", "held out: dataset")]
     assert row("spread of").removesuffix(" |").split(" | ")[2:] == [percent(each) for each in spreads]
 
@@ -72,53 +77,54 @@ def test_so_are_errors_by_policy(found) -> None:
         assert f"{told} {percent(sum(sizes) / len(sizes))} ({percent(max(sizes))})" in " ".join(PAGE.split())
 
 
-def test_what_is_left_without_the_errors_of_steps_is_that_of_the_file(found) -> None:
-    left = found[1]["summary"]["all points"]
-    told = (
-        f"leaves {percent(left['mean_error'])} and a bias of {percent(left['bias'])}, {percent(left['worst_error'])} at"
-    )
-    assert told in " ".join(PAGE.split())
-
-
-def test_all_points_have_their_repeats_and_every_round_was_foretold(found) -> None:
+def test_all_rounds_were_foretold_and_what_lacks_is_told(found) -> None:
     for one in found:
-        assert {point["repeats"] for point in one["points"]} == {3}
-        assert one["missing"] == []
-        other = [point["key"]["policy"] for point in one["points"] if not point["agreement"]["same_steps"]]
-        assert other == ["joint:joint.json"]
-    foretold = [point["agreement"] for point in found[0]["points"] if point["agreement"]["same_steps"]]
-    rounds = sum(each["rounds"] for each in foretold)
+        kept = {3} if any(p["held_out"] == ["policy"] for p in one["points"]) else set()
+        assert kept == {p["repeats"] for p in one["points"] if p["held_out"] == ["policy"]}
+        held = [point["repeats"] for point in one["points"] if point["held_out"] != ["policy"]]
+        assert (len(held), held.count(2), held.count(1)) == (16, 14, 2)
+        assert all(point["agreement"]["same_steps"] for point in one["points"])
+    assert "of these the time sufficed for two repeats, of two of them for one" in " ".join(PAGE.split())
+    rounds = sum(point["agreement"]["rounds"] for point in found[0]["points"])
     assert f"{len(found[0]['points'])} points" in PAGE
     assert f"{rounds:,} rounds" in PAGE
     assert f"{rounds:,} rounds" in README
 
 
-def test_the_rankings_that_are_not_right_are_named(found) -> None:
-    wrong = [(rank["concurrency"], rank["disordered"]) for rank in found[0]["rankings"] if rank["tau"] < 1]
-    assert wrong == [
-        (2, [["regime:file=policy.json", "allocation:policy.json"]]),
-        (8, [["allocation:policy.json", "joint:joint.json"]]),
-    ]
-    assert "have `joint` before `allocation` at C = 8,\nand `allocation` before `regime` at C = 2" in PAGE
-    others = [p for p in found[0]["points"] if not p["key"]["policy"].startswith("joint")]
-    largest = max(abs(point["error"]["throughput"]) for point in others)
-    assert f"all others are within {percent(largest)}." in PAGE
-    assert found[0]["summary"]["all points"]["mean_error"] < found[0]["summary"]["all points"]["spread"]
+def test_the_policy_that_no_profile_knows_is_named(found) -> None:
+    worst = []
+    for one in found:
+        others = [p for p in one["points"] if not p["key"]["policy"].startswith("joint")]
+        worst.append(percent(max(abs(point["error"]["throughput"]) for point in others)))
+    told = f"all others are within {worst[0]}, and with the CPU's speed known within {worst[1]}."
+    assert told in " ".join(PAGE.split())
+    whole = found[0]["summary"]["all points"]
+    assert whole["mean_error"] < whole["spread"]
+    known = found[1]["summary"]["all points"]
+    told = f"too fast by {percent(whole['bias'])} in the mean with its sign. With the speed known that is {percent(known['bias'])}"
+    assert told in " ".join(PAGE.split())
+    joint = next(p for p in found[0]["points"] if p["key"]["policy"].startswith("joint"))
+    assert f"The {percent(joint['budget']['parts']['host time'])} are those of `joint`" in PAGE
 
 
 def test_shares_of_the_budget_are_those_of_the_points(found) -> None:
     parts = [point["budget"]["parts"] for point in found[0]["points"]]
-    for name in ("step cost", "host time"):
+    for name, words in (("step cost", "Step cost"), ("CPU speed", "CPU speed"), ("host time", "Host time")):
         sizes = [abs(each[name]) for each in parts]
         mean, largest = percent(sum(sizes) / len(sizes)), percent(max(sizes))
-        assert f"**{name.capitalize()}, {mean} in the mean, up to {largest}" in PAGE
+        assert f"**{words}, {mean} in the mean, up to {largest}" in PAGE
+    loops = [loop for point in found[0]["points"] for loop in point["loop_us"]]
+    told = f"took {min(loops) / 1e3:.2f} to {max(loops) / 1e3:.2f} ms from one run to another"
+    assert told in " ".join(PAGE.split())
+    assert f"and {int(found[0]['profile']['python_loop_us']) / 1e3:.2f} while the profile was measured" in PAGE
 
 
 def test_the_readme_says_how_far_off_it_was(found) -> None:
     mean, worst = (percent(checked(found[0], f"throughput, {name}")) for name in ("mean", "worst"))
     assert f"to within {mean} in the mean" in " ".join(README.split())
     assert f"by {mean} in the mean" in " ".join(README.split())
-    of = document("smollm2")["summary"]["all points"]
+    of, known = document("smollm2")["summary"]["all points"], found[1]["summary"]["all points"]
+    assert f"{percent(known['mean_error'])} where the speed of the CPU is known" in " ".join(README.split())
     small = f"to within {percent(of['mean_error'])}, where repeats were {percent(of['spread'])} apart"
     assert small in " ".join(README.split())
     assert f"{worst} at worst" in README
@@ -126,9 +132,9 @@ def test_the_readme_says_how_far_off_it_was(found) -> None:
     points = [each for each in found[0]["points"] if each["key"]["policy"].partition(":")[0] in policies]
     largest = max(abs(each["error"]["throughput"]) for each in points)
     assert f"Fixed blocks, the recipe and overlap are within {percent(largest)}" in " ".join(README.split())
-    created = f"# created: {found[0]['profile']['created']}\n"
-    for path in (ROOT / "sim" / "profiles" / "nld-8b-h200.csv", FOLDER / "nld-8b-profile.csv"):
-        assert created in path.read_text(encoding="utf-8")
+    for profile in (found[0]["profile"], document("smollm2")["profile"]):
+        path = ROOT / "sim" / "profiles" / f"{profile['model']}-h200.csv"
+        assert f"# created: {profile['created']}\n" in path.read_text(encoding="utf-8")
 
 
 def test_the_other_campaigns_are_those_of_their_files() -> None:
@@ -153,18 +159,29 @@ def test_the_other_campaigns_are_those_of_their_files() -> None:
     assert all(each["tau"] == 1 for each in ours["rankings"])
     errors = ours["summary"]["all points"]
     told = f"Errors are {percent(errors['mean_error'])} in the mean, {percent(errors['worst_error'])} at worst"
-    assert told in " ".join(PAGE.split())
+    areas = {each["policy"]: abs(each["error"]) for each in ours["frontiers"] if each["dataset"] == "all"}
+    area = (
+        f"hypervolume {percent(areas.pop('all policies'))} ({percent(max(areas.values()))} of the worst policy alone)"
+    )
+    assert f"{told}, rankings right at every C, {area}." in " ".join(PAGE.split())
     assert f"{sum(p['agreement']['rounds'] for p in ours['points']):,} rounds" in PAGE
     assert all(point["agreement"]["same_steps"] for point in ours["points"])
-    of = small["summary"]["all points"]
+    of, known = (document(name)["summary"]["all points"] for name in ("smollm2", "smollm2-cpu-speed"))
+    told = row(f"the same with the CPU's speed known | 5% | **{percent(known['mean_error'])}")
+    assert told.endswith(f"{percent(known['mean_error'])} |")
     assert row("aggregate throughput, mean absolute error | 5%").endswith(f"{percent(of['mean_error'])} |")
     assert row("the worst point | - |").endswith(f"{percent(of['worst_error'])} |")
     assert row("its mean with its sign").endswith(f"{percent(of['bias'])} |")
-    parts = [point["budget"]["parts"] for point in small["points"]]
-    for name, words in (("step cost", "Step cost"), ("host time", "Host"), ("acceptance", "Acceptance")):
+    # allocation had other prices when it was served: with its own trace it is no longer foretold
+    parts = [p["budget"]["parts"] for p in small["points"] if not p["key"]["policy"].startswith("allocation")]
+    shares = {}
+    for name in ("acceptance", "step cost", "CPU speed", "host time"):
         mean = sum(abs(part[name]) for part in parts) / len(parts)
         bias = sum(part[name] for part in parts) / len(parts)
-        assert f"- **{words}, {percent(mean)} ({100 * bias:+.1f}%).**" in PAGE
+        shares[name] = f"{percent(mean)} ({100 * bias:+.1f}%)"
+    for name in ("Acceptance", "Step cost"):
+        assert f"- **{name}, {shares[name.lower()]}.**" in PAGE
+    assert f"- **Host, {shares['host time']}, and CPU speed, {shares['CPU speed']}.**" in PAGE
 
 
 def test_what_smollm2_misses_is_told() -> None:
@@ -173,6 +190,7 @@ def test_what_smollm2_misses_is_told() -> None:
     of = small["summary"]["all points"]
     assert f"| throughput per request, mean | 3% | {percent(of['per_request_error'])} |" in section
     assert f"| p99 TPOT, the worst point | 10% | {percent(of['worst_tpot_error'])} |" in section
+    assert {point["repeats"] for point in small["points"]} == {3}
     taus = [each["tau"] for each in small["rankings"] if each["dataset"] == "all"]
     told = next(line for line in section.splitlines() if line.startswith("| tau of the ranking")).split(" | ")[2]
     assert [float(cell.split()[0]) for cell in told.removesuffix(" |").split(", ")] == [round(tau, 2) for tau in taus]
@@ -185,18 +203,8 @@ def test_what_smollm2_misses_is_told() -> None:
         max(abs(each["error"]) for each in apart if (each["policy"] == "all policies") is together)
         for together in (True, False)
     ]
-    assert [(each["tau"], each["pairs"]) for each in small["rankings"] if each["dataset"] != "all"] == [(-1, 1)] * 2
-    assert f"| 1, 2% | -1 (of one pair each), {percent(sizes[0])}, {percent(sizes[1])} |" in section
-    by: dict[str, list[float]] = {}
-    for point in small["points"]:
-        by.setdefault(point["key"]["policy"].partition(":")[0], []).append(point["budget"]["parts"]["host time"])
-    means = [100 * sum(by[name]) / len(by[name]) for name in ("ar", "fixed", "adaptive", "allocation")]
-    assert (round(means[1]), [f"{abs(each):.0f}" for each in means]) == (0, ["4", "0", "6", "11"])
-    assert "4% less than the profile says under AR, as much under fixed blocks" in " ".join(section.split())
-    assert "6% more under `adaptive` and 11% more under `allocation`" in " ".join(section.split())
-    worst = max(small["points"], key=lambda point: abs(point["error"]["throughput"]))["key"]
-    told = f"The worst point is `{worst['policy'].partition(':')[0]}` at C = {worst['concurrency']}, whose planning"
-    assert told in " ".join(section.split())
+    assert [(each["tau"], each["pairs"]) for each in small["rankings"] if each["dataset"] != "all"] == [(1, 1)] * 2
+    assert f"| 1, 2% | 1, {percent(sizes[0])}, {percent(sizes[1])} |" in section
     places = [(count, "all") for count in (1, 4, 8, 16, 64)] + [(4, "math-500"), (4, "humaneval")]
     for who in ("simulated", "measured"):
         speeds = {
@@ -205,3 +213,19 @@ def test_what_smollm2_misses_is_told() -> None:
         }
         gains = [100 * (speeds["allocation:policy.json", *at] / speeds["fixed:16", *at] - 1) for at in places]
         assert f"| {who} | {' | '.join(f'{gain:+.1f}' for gain in gains)} |" in section
+
+
+def test_what_was_begun_anew_is_told() -> None:
+    again = document("smollm2-again")
+    of, worst = again["summary"]["all points"], max(again["points"], key=lambda p: abs(p["error"]["throughput"]))
+    told = f"{len(again['points'])} points, the points at C = 8 and of single datasets lack, and four repeats"
+    assert told in " ".join(PAGE.split())
+    lacking = [(each["concurrency"], each["dataset"]) for each in again["missing"] if each["repeats"] == 3]
+    assert {count for count, dataset in lacking if dataset == "all"} == {8}
+    assert sum(each["repeats"] for each in again["missing"] if each["repeats"] < 3) == 4
+    assert f"Its error is {percent(of['mean_error'])}, " in PAGE
+    assert f"repeats {percent(of['spread'])} apart" in PAGE
+    assert (worst["key"]["policy"], worst["key"]["concurrency"]) == ("adaptive:policy.json", 4)
+    acceptance = worst["budget"]["parts"]["acceptance"]
+    told = f"is {percent(worst['error']['throughput'])} off, {percent(acceptance)} of it acceptance"
+    assert told in " ".join(PAGE.split())
