@@ -33,7 +33,7 @@ def drawn(document: dict, path: Path) -> None:
     left.set(xscale="log", yscale="log", xlabel="tokens/s per request", ylabel="tokens/s of all requests")
     left.set_title("dots: measured; dashed: simulated", fontsize=9)
     right.set(xscale="log", xlabel="concurrency C", ylabel="error of the throughput, %")
-    right.set_title("bars: spread of three repeats; crosses: datasets by themselves", fontsize=9)
+    right.set_title("bars: spread of the repeats; crosses: datasets by themselves", fontsize=9)
     right.axhspan(-2, 2, color="0.9")
     counts = sorted({point["key"]["concurrency"] for point in document["points"]})
     right.set_xticks(counts, map(str, counts))

@@ -101,7 +101,8 @@ def test_the_policy_that_no_profile_knows_is_named(found) -> None:
     whole = found[0]["summary"]["all points"]
     assert whole["mean_error"] < whole["spread"]
     known = found[1]["summary"]["all points"]
-    told = f"too fast by {percent(whole['bias'])} in the mean with its sign. With the speed known that is {percent(known['bias'])}"
+    bias, left = percent(whole["bias"]), percent(known["bias"])
+    told = f"too fast by {bias} in the mean with its sign. With the speed known that is {left}"
     assert told in " ".join(PAGE.split())
     joint = next(p for p in found[0]["points"] if p["key"]["policy"].startswith("joint"))
     assert f"The {percent(joint['budget']['parts']['host time'])} are those of `joint`" in PAGE
