@@ -75,6 +75,16 @@ def table(mention: str) -> list[list[str]]:
     return [[cell.strip() for cell in line.strip("|").split("|")] for line in after.splitlines()[2:]]
 
 
+def of_our_engine(campaign: str) -> dict[tuple[str, int], float]:
+    """Tokens a second by policy and concurrency."""
+    points = json.loads((FOLDER / "validation" / f"{campaign}.json").read_text(encoding="utf-8"))["points"]
+    return {
+        (point["key"]["policy"].partition(":policy")[0], point["key"]["concurrency"]): point["measured"]["throughput"]
+        for point in points
+        if point["key"]["dataset"] == "all"
+    }
+
+
 def test_all_are_of_one_commit_and_no_repeat_is_hidden(found) -> None:
     assert {name: tuple(load for other, load in found if other == name) for name in POLICIES} == LOADS
     twice = [key for key, runs in found.items() if len(runs) == 2]
@@ -87,12 +97,7 @@ def test_all_are_of_one_commit_and_no_repeat_is_hidden(found) -> None:
 def test_their_throughputs_are_those_of_the_file(found) -> None:
     told = {int(load): cells for load, *cells in table(f"`{FILE}-h200.json`")}
     assert sorted(told) == [4, 8, 16, 64, 128]
-    points = json.loads((FOLDER / "validation" / "nld-8b-ours.json").read_text(encoding="utf-8"))["points"]
-    ours = {
-        (point["key"]["policy"].partition(":")[0], point["key"]["concurrency"]): point["measured"]["throughput"]
-        for point in points
-        if point["key"]["dataset"] == "all"
-    }
+    ours = of_our_engine("nld-8b-ours")
     for load, cells in told.items():
         wanted = []
         for policy in POLICIES:
@@ -192,3 +197,13 @@ def test_drafts_were_not_merged_there_by_their_times(logs) -> None:
     )
     assert merged["about"]["origin"]["drafts"] == "by weights with the adapter merged"
     assert f"with merged ones in our own engine {longer(merged, 16):.1f} %" in TEXT
+
+
+def test_our_own_engine_has_what_it_is_said_to_have() -> None:
+    ours, paper = of_our_engine("nld-8b-ours"), of_our_engine("nld-8b")
+    ahead = [100 * (ours["allocation", load] / ours["recipe", load] - 1) for load in (8, 128)]
+    assert "In our own engine it was {:.0f} % ahead at C = 8 and {:.0f} % at 128".format(*ahead) in TEXT
+    bases = paper["recipe", 8], paper["fixed:16", 32], paper["recipe", 64]
+    of = [100 * (paper["allocation", load] / base - 1) for load, base in zip((8, 32, 64), bases, strict=True)]
+    told = f"it is {of[0]:.0f} and {of[1]:.0f} % ahead at C = 8 and 32, {-of[2]:.0f} % behind at 64"
+    assert told in TEXT
