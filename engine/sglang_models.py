@@ -93,11 +93,20 @@ class DraftingLlama(LlamaModel):
                 update = self.updates[name.replace(".", "_")]
                 assert isinstance(update, DraftUpdate)
                 update.load(*read.draft[name])
-                if self.merge_drafts:
-                    update.merge(self.projection(name))
         if self.mask_embedding is not None:
             assert read.mask_embedding is not None
             self.mask_embedding.copy_(read.mask_embedding)
+        self.merge_updates()
+
+    @torch.no_grad()
+    def merge_updates(self) -> None:
+        """Keep weights with the updates merged, if asked to, once both have their numbers, drawn ones included."""
+        if self.plan is None or not self.merge_drafts:
+            return
+        for name in filter(self._rank, self.cuts):
+            update = self.updates[name.replace(".", "_")]
+            assert isinstance(update, DraftUpdate)
+            update.merge(self.projection(name))
 
     def forward(
         self,
@@ -157,6 +166,10 @@ class LlamaSelfSpeculator(LlamaForCausalLM):
         """Weights by any of the names that the family is stored under, then the adapter."""
         super().load_weights(renamed(weights))
         self.model.load_adapter()
+
+    def post_load_weights(self) -> None:
+        """SGLang asks for it where it draws weights, and so loads none."""
+        self.model.merge_updates()
 
 
 class Ministral3SelfSpeculator(LlamaSelfSpeculator, Ministral3ForCausalLM):

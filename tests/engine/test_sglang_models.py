@@ -13,7 +13,7 @@ from safetensors.torch import load_file, save_file
 from sglang_env import PRESENT, TOY, environment, prompts
 from toy_adapter import write_adapter
 
-from recguide.engine.lora import SETTINGS, WEIGHTS
+from recguide.engine.lora import RELEASED, SETTINGS, WEIGHTS
 
 if not PRESENT:
     pytest.skip("SGLang is not installed here: make test-sglang", allow_module_level=True)
@@ -173,6 +173,28 @@ def test_forwards_that_only_draft_run_on_merged_weights_and_no_others() -> None:
     projection.weight = torch.nn.Parameter(weight.to(torch.int8), requires_grad=False)
     with pytest.raises(InputError, match="quantization: --merge-drafts keeps plain weights"):
         update.merge(projection)
+
+
+@pytest.mark.parametrize("merge_drafts", [False, True])
+def test_drafts_are_merged_where_sglang_draws_the_weights(tmp_path: Path, merge_drafts: bool) -> None:
+    """It loads none then, and so no adapter: `--load-format dummy`, as for shapes."""
+    folder = tmp_path / "shape"
+    shape = json.loads((TOY / "config.json").read_text())
+    fields = {"model_type": "nemotron_labs_diffusion", "architectures": ["NemotronLabsDiffusionModel"]}
+    (folder / RELEASED).mkdir(parents=True)
+    (folder / "config.json").write_text(json.dumps(shape | fields))
+    settings = {"peft_type": "LORA", "r": 4, "lora_alpha": 8, "target_modules": ["o_proj"]}
+    (folder / RELEASED / SETTINGS).write_text(json.dumps(settings))
+    told = json.dumps({"policy": POLICY, "merge_drafts": merge_drafts})
+    script = Path(__file__).parents[1] / "sglang_drawn.py"
+    command = [sys.executable, "-W", "ignore", str(script), str(folder), told]
+    done = subprocess.run(command, capture_output=True, text=True, env=environment(), timeout=120)
+    assert done.returncode == 0, done.stderr
+    found = json.loads(done.stdout.splitlines()[-1])
+    assert found["updates"] == 2
+    assert found["merged"] == (2 if merge_drafts else 0)
+    assert found["furthest"] < 1e-9
+    assert found["changed"] or not merge_drafts
 
 
 @pytest.mark.parametrize("size", [1, 2, 4])
