@@ -1,6 +1,7 @@
 """What the documentation says was found is what the files of the campaign hold."""
 
 import json
+import tarfile
 from pathlib import Path
 
 import pytest
@@ -136,6 +137,40 @@ def test_the_readme_says_how_far_off_it_was(found) -> None:
     for profile in (found[0]["profile"], document("smollm2")["profile"]):
         path = ROOT / "sim" / "profiles" / f"{profile['model']}-h200.csv"
         assert f"# created: {profile['created']}\n" in path.read_text(encoding="utf-8")
+
+
+def reached_s(run: dict, tokens: int) -> float:
+    """When so many tokens had been emitted."""
+    steps, emissions, total = run["log"]["steps"], run["log"]["emissions"], 0
+    for count, step in zip(emissions["tokens"], emissions["step"], strict=True):
+        total += count
+        if total >= tokens:
+            return steps["start_s"][step] + steps["seconds"][step]
+    raise AssertionError(f"{total} tokens")
+
+
+def gains_on_the_same_tokens(name: str) -> tuple[int, list[float]]:
+    """At C = 1, of overlap over fixed:16 by repeats, on so many tokens as the slower one emitted."""
+    found = {}
+    with tarfile.open(FOLDER / f"{name}-runs.tar.xz") as archive:
+        for member in archive.getnames():
+            if "-all-c1-r" in member and member.split("/")[1].startswith(("fixed_16", "overlap")):
+                run = json.load(archive.extractfile(member))
+                found[run["about"]["policy"], run["about"]["repeat"]] = run
+    tokens = min(sum(run["log"]["emissions"]["tokens"]) for run in found.values())
+    pairs = [(found["fixed:16", each], found["overlap", each]) for each in range(1, len(found) // 2 + 1)]
+    return tokens, [100 * (reached_s(slow, tokens) / reached_s(fast, tokens) - 1) for slow, fast in pairs]
+
+
+def test_so_is_what_overlap_gains_on_the_same_tokens() -> None:
+    tokens, ours = gains_on_the_same_tokens("nld-8b-ours")
+    told = "on the same {} tokens `overlap` is {:.0f} and {:.0f}% ahead in the two repeats".format(tokens, *ours)
+    assert told in " ".join(PAGE.split())
+    many, paper = gains_on_the_same_tokens("nld-8b")
+    assert f"in the campaign above, {min(paper):.0f} to {max(paper):.0f}% on {many}." in " ".join(PAGE.split())
+    measured = " ".join((ROOT / "docs" / "measured.md").read_text(encoding="utf-8").split())
+    told = f"by {min(paper):.0f} to {max(paper):.0f} %, by our trace by {ours[0]:.0f} and {ours[1]:.0f} %."
+    assert told in measured
 
 
 def test_the_other_campaigns_are_those_of_their_files() -> None:
