@@ -5,14 +5,16 @@ from collections.abc import Callable, Sequence
 from recguide.sim.costs import Profile
 from recguide.sim.measurement import Measurement
 from recguide.traces.checks import require
-from recguide.traces.errors import InputError
 from recguide.validation.corrections import corrected, ratios_of, samples_of
-from recguide.validation.processor import LOOP, at_speed, loop_us, slowness
+from recguide.validation.processor import at_speed, needed_loop_us
 from recguide.validation.replaying import Costs
 from recguide.validation.stepcosts import costs_of_steps
 
 CostsOf = Callable[[Measurement], Costs]
 
+BY_CPU = "--costs cpu-speed"
+OF_RUNS_CPU = "cpu-speed", "even-steps"
+"""By which of --costs the host's time is that of the runs' own CPU, not of the profile's."""
 WARNINGS = {
     "cpu-speed": "the host's time is the profile's times how much slower the CPU was in each run",
     "corrected": "costs are the profile's, corrected by what steps took at all other concurrencies",
@@ -33,18 +35,10 @@ def costs_for(name: str, profile: Profile, runs: Sequence[Measurement]) -> Costs
 
 
 def _by_cpu(profile: Profile, runs: Sequence[Measurement]) -> CostsOf:
-    if loop_us(profile.header) is None:
-        raise InputError(f"{profile.path}: header: no {LOOP}; --costs cpu-speed needs a profile that has one")
-    profiled, times = profile.costs(), dict(zip(map(_name, runs), slowness(runs, profile.header), strict=True))
-    for name, slower in times.items():
-        if slower is None:
-            raise InputError(f"{name}: about.origin: no {LOOP}; --costs cpu-speed needs runs that have one")
-    known = {slower: Costs(at_speed(profiled, slower), profiled) for slower in times.values() if slower is not None}
-    return lambda run: known[times[_name(run)] or 1.0]
-
-
-def _name(run: Measurement) -> str:
-    return run.about.name
+    profiled, base = profile.costs(), needed_loop_us(profile.header, f"{profile.path}: header", BY_CPU)
+    slower = {run: needed_loop_us(run.about.origin, f"{run.about.name}: about.origin", BY_CPU) / base for run in runs}
+    known = {times: Costs(at_speed(profiled, times), profiled) for times in slower.values()}
+    return lambda run: known[slower[run]]
 
 
 def _by_others(profile: Profile, runs: Sequence[Measurement]) -> CostsOf:

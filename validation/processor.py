@@ -11,22 +11,37 @@ from typing import Any
 from recguide.sim.costs import CostModel
 from recguide.sim.curves import Curve, weighted
 from recguide.sim.measurement import Measurement
-from recguide.sim.profile_rows import is_host
+from recguide.sim.profile_rows import MOST, is_host
+from recguide.traces.errors import InputError
 from recguide.validation.points import Compared
 
 LOOP = "python_loop_us"
 """Where runs and profiles say so."""
+LEAST = 1e-3
+"""Microseconds that it may take, and ``MOST`` those that it may take at most: ratios of such times are numbers."""
 SLOWER = 1.3
 """Times, from which readers are warned."""
 
 
 def loop_us(known: Mapping[str, Any]) -> float | None:
-    """Microseconds of the loop, where they are known."""
+    """Microseconds of the loop, where they are known: what is no such time says nothing."""
+    found = known.get(LOOP)
     try:
-        found = float(known.get(LOOP, "nan"))
-    except (TypeError, ValueError):
+        time_us = math.nan if isinstance(found, bool) else float(found)  # type: ignore[arg-type]
+    except (TypeError, ValueError, OverflowError):
         return None
-    return found if 0 < found < math.inf else None
+    return time_us if LEAST <= time_us <= MOST else None
+
+
+def needed_loop_us(known: Mapping[str, Any], where: str, for_what: str) -> float:
+    """The same; InputError where it is not known, or no such time."""
+    if LOOP not in known:
+        raise InputError(f"{where}: no {LOOP}; {for_what} needs it")
+    found = loop_us(known)
+    if found is None:
+        allowed = f"microseconds from {LEAST:g} to {MOST:g}, for {for_what} needs it"
+        raise InputError(f"{where}: {LOOP}: found {repr(known[LOOP])[:40]}, allowed: {allowed}")
+    return found
 
 
 def slowness(runs: Sequence[Measurement], profile: Mapping[str, str]) -> tuple[float | None, ...]:

@@ -20,7 +20,7 @@ from recguide.traces.errors import InputError
 from recguide.traces.files import file_sha256, read_trace, read_traces
 from recguide.validation.budget import throughputs
 from recguide.validation.charts import figures
-from recguide.validation.costing import WARNINGS, CostsOf, costs_for
+from recguide.validation.costing import OF_RUNS_CPU, WARNINGS, CostsOf, costs_for
 from recguide.validation.frontiers import crossings, frontiers, rankings
 from recguide.validation.heldout import Seen, seen
 from recguide.validation.page import page
@@ -140,7 +140,7 @@ def _compared(
     served = [_served(sources.campaign.folder, each) for each in runs]
     cpu, loops = slowness(runs, sources.profile.header), tuple(loop_us(each.about.origin) for each in runs)
     # what the costs know already is no part of the gap
-    slower = [1.0 if options.costs == "cpu-speed" else each for each in cpu]
+    slower = [1.0 if options.costs in OF_RUNS_CPU else each for each in cpu]
     found = compare(runs, sources.recorded, list(map(costs_of, runs)), options.percentiles, served, slower)
     trace = sources.recorded.trace
     rows = [sources.recorded.rows[name] for name in runs[0].about.request_ids]

@@ -116,9 +116,50 @@ def test_a_slower_cpu_takes_the_host_longer_and_no_forward(kind) -> None:
 
 
 def test_runs_and_profiles_that_say_nothing_are_passed_over(inputs, recguide) -> None:
-    for path in (inputs / "campaign").glob("*.json.gz"):
-        run = json.loads(gzip.decompress(path.read_bytes()))
-        run["about"]["origin"]["python_loop_us"] = "fast"
-        path.write_bytes(gzip.compress(json.dumps(run).encode()))
+    told_of_loops(inputs, "fast")
     found = validated(recguide, inputs, "out")[1]
     assert not any(warning.startswith("host: ") for warning in found["warnings"])
+
+
+def told_of_loops(inputs, found) -> None:
+    """Every run says this of its loop."""
+    for path in (inputs / "campaign").glob("*.json.gz"):
+        run = json.loads(gzip.decompress(path.read_bytes()))
+        run["about"]["origin"]["python_loop_us"] = found
+        path.write_bytes(gzip.compress(json.dumps(run).encode()))
+
+
+BAD = ["", "nan", "inf", 0, -5, "1e300", 10**400, "1e-300", True, [700], None]
+
+
+@pytest.mark.parametrize("found", BAD, ids=lambda found: repr(found)[:12])
+def test_what_is_no_time_of_the_loop_is_refused_where_it_is_needed(inputs, recguide, found) -> None:
+    allowed = "allowed: microseconds from 0.001 to 1e+12, for --costs cpu-speed needs it"
+    told_of_loop(inputs / "profile.csv", found if isinstance(found, str) else "fast")
+    done, document = validated(recguide, inputs, "out", "--costs", "cpu-speed")
+    assert (done.code, document) == (2, None)
+    assert f"{inputs / 'profile.csv'}: header: python_loop_us: found " in done.stderr
+    assert allowed in done.stderr
+    told_of_loop(inputs / "profile.csv", 700)
+    told_of_loops(inputs, found)
+    done, document = validated(recguide, inputs, "out", "--costs", "cpu-speed")
+    assert (done.code, document) == (2, None)
+    assert f".json.gz: about.origin: python_loop_us: found {repr(found)[:40]}, {allowed}" in done.stderr
+    # what nobody asked for keeps nothing from being compared
+    done, document = validated(recguide, inputs, "out")
+    assert done.code in (0, 1)
+    assert {cpu for point in document["points"] for cpu in point["cpu"]} == {None}
+    assert {point["budget"]["parts"]["CPU speed"] for point in document["points"]} == {0}
+
+
+def test_costs_of_served_steps_are_of_the_cpu_that_served_them(inputs, recguide) -> None:
+    told_of_loop(inputs / "profile.csv", 350)
+    plain = validated(recguide, inputs, "plain")[1]
+    assert all(point["budget"]["parts"]["CPU speed"] > 0 for point in plain["points"])
+    for costs, known in (("corrected", False), ("even-steps", True), ("cpu-speed", True)):
+        found = validated(recguide, inputs, costs, "--costs", costs)[1]
+        for point in found["points"]:
+            parts = point["budget"]["parts"]
+            assert (parts["CPU speed"] == 0) == known
+            assert sum(parts.values()) == pytest.approx(point["budget"]["gap"], abs=1e-12)
+            assert min(point["cpu"]) >= 2
