@@ -118,7 +118,10 @@ def test_shares_of_the_budget_are_those_of_the_points(found) -> None:
     loops = [loop for point in found[0]["points"] for loop in point["loop_us"]]
     told = f"took {min(loops) / 1e3:.2f} to {max(loops) / 1e3:.2f} ms from one run to another"
     assert told in " ".join(PAGE.split())
-    assert f"and {int(found[0]['profile']['python_loop_us']) / 1e3:.2f} while the profile was measured" in PAGE
+    profiled = int(found[0]["profile"]["python_loop_us"])
+    share = 100 * sum(loop > profiled for loop in loops) / len(loops)
+    told = f"and {profiled / 1e3:.2f} while the profile was measured, so {share:.0f}% of the runs had a slower host"
+    assert told in " ".join(PAGE.split())
 
 
 def test_the_readme_says_how_far_off_it_was(found) -> None:
@@ -193,6 +196,9 @@ def test_the_other_campaigns_are_those_of_their_files() -> None:
     told = f"`overlap` {figures[1]} ({gains[0]:+.1f}%, simulated {gains[1]:+.1f}%), AR {figures[2]}"
     assert f"`fixed:16` has {figures[0]}, {told}" in " ".join(PAGE.split())
     assert all(each["tau"] == 1 for each in ours["rankings"])
+    known = document("nld-8b-ours-cpu-speed")["summary"]["all points"]
+    told = f"known, they are {100 * known['mean_error']:.1f} and {percent(known['worst_error'])}"
+    assert told in " ".join(PAGE.split())
     errors = ours["summary"]["all points"]
     told = f"Errors are {percent(errors['mean_error'])} in the mean, {percent(errors['worst_error'])} at worst"
     areas = {each["policy"]: abs(each["error"]) for each in ours["frontiers"] if each["dataset"] == "all"}
@@ -249,19 +255,3 @@ def test_what_smollm2_misses_is_told() -> None:
         }
         gains = [100 * (speeds["allocation:policy.json", *at] / speeds["fixed:16", *at] - 1) for at in places]
         assert f"| {who} | {' | '.join(f'{gain:+.1f}' for gain in gains)} |" in section
-
-
-def test_what_was_begun_anew_is_told() -> None:
-    again = document("smollm2-again")
-    of, worst = again["summary"]["all points"], max(again["points"], key=lambda p: abs(p["error"]["throughput"]))
-    told = f"{len(again['points'])} points, the points at C = 8 and of single datasets lack, and four repeats"
-    assert told in " ".join(PAGE.split())
-    lacking = [(each["concurrency"], each["dataset"]) for each in again["missing"] if each["repeats"] == 3]
-    assert {count for count, dataset in lacking if dataset == "all"} == {8}
-    assert sum(each["repeats"] for each in again["missing"] if each["repeats"] < 3) == 4
-    assert f"Its error is {percent(of['mean_error'])}, " in PAGE
-    assert f"repeats {percent(of['spread'])} apart" in PAGE
-    assert (worst["key"]["policy"], worst["key"]["concurrency"]) == ("adaptive:policy.json", 4)
-    acceptance = worst["budget"]["parts"]["acceptance"]
-    told = f"is {percent(worst['error']['throughput'])} off, {percent(acceptance)} of it acceptance"
-    assert told in " ".join(PAGE.split())
