@@ -67,3 +67,11 @@ def test_the_simulator_says_so_at_six_of_seven_points() -> None:
     assert max(gains["measured"]) < 0
     assert [gain < 0 for gain in gains["simulated"]].count(True) == 6
     assert 0.3 < sum(gains["simulated"]) / sum(gains["measured"]) < 0.4
+
+
+def test_ties_are_told() -> None:
+    large, small = document("nld-8b")["rankings"], document("smollm2")["rankings"]
+    pairs, ties = (sum(each[name] for each in large) for name in ("pairs", "ties"))
+    assert f"Of the {pairs} pairs that are ranked {ties} are closer than their repeats are apart" in PAGE
+    pairs, ties = (sum(each[name] for each in small) for name in ("pairs", "ties"))
+    assert f"so it is one of {ties} ties among {pairs} pairs" in PAGE
