@@ -59,12 +59,15 @@ def recommend(
     from recguide.sim.slo import best_of, closest_of, read_sweep, verdicts
     from recguide.sim.sweep import place_of
     from recguide.sim.tables import screen
+    from recguide.traces.checks import require_folder
     from recguide.traces.documents import write_json
 
     levels = _named(parse_goodput, slo or [])
     options: dict[str, Any] = {"policy": policy, "max-concurrency": max_concurrency, "request-rate": request_rate}
     options |= {"num-prompts": num_prompts, "cross-model": cross_model}
     _check_together(trace, profile, options)
+    folder = output_dir or results
+    require_folder(folder, "--output-dir" if output_dir else "RESULTS")
     if trace and profile:
         _sweep(trace, profile, results, options)
     document = read_sweep(results)
@@ -80,7 +83,6 @@ def recommend(
         raise typer.Exit(1)
     tiers = tiers_of(found, attainment)
     about = {"recommended": _recommended(best), "slo_ms": levels, "attainment": attainment, **_origin(document)}
-    folder = output_dir or results
     folder.mkdir(parents=True, exist_ok=True)
     contents = (as_policy(tiers, about), as_vllm(tiers), as_sglang(tiers))
     for name, content in zip(FILES, contents, strict=True):

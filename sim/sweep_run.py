@@ -27,6 +27,7 @@ from recguide.sim.scenario import Scenario
 from recguide.sim.store import Store, inputs_hash, labels_of
 from recguide.sim.sweep import BASELINE, Point, only_datasets, sweep, warnings_of
 from recguide.sim.tables import screen, table_of
+from recguide.traces.checks import require_folder
 from recguide.traces.dense import DenseTrace
 from recguide.traces.documents import as_json
 from recguide.traces.errors import InputError
@@ -223,9 +224,7 @@ def parse_rates(texts: Sequence[str]) -> list[float]:
 
 def check_folder(folder: Path) -> None:
     """ValueError where results could not go, before anything is computed."""
-    nearest = next(path for path in (folder, *folder.parents) if path.exists() or path.is_symlink())
-    if not nearest.is_dir():
-        raise InputError(f"output-dir: found the file {nearest}, allowed: a folder, or a new name")
+    require_folder(folder, "output-dir")
     if (folder / "requests").exists() and not (folder / "requests").is_dir():
         raise InputError(f"output-dir: found the file {folder / 'requests'}, allowed: a folder there, or none")
     foreign = foreign_file(folder)

@@ -89,6 +89,13 @@ def require_place(path: Path | None, field: str) -> None:
         require(not path.is_dir() and path.parent.is_dir(), field, str(path), "a file in a folder that is there")
 
 
+def require_folder(path: Path, field: str) -> None:
+    """Raise InputError where no folder can get that name: it, or what it should lie in, is a file."""
+    nearest = next(each for each in (path, *path.parents) if each.exists() or each.is_symlink())
+    if not nearest.is_dir():
+        raise InputError(f"{field}: found the file {nearest}, allowed: a folder, or a new name")
+
+
 def _check_block_sizes(block_sizes: tuple[int, ...]) -> None:
     low, high = BLOCK_SIZE_RANGE
     inside = len(block_sizes) > 0 and all(_is_count(size, low) and size <= high for size in block_sizes)

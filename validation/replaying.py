@@ -1,7 +1,8 @@
 """Measured runs replayed in the simulator: the same requests in the same order, under the same rules."""
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
@@ -12,7 +13,7 @@ from recguide.sim.batching import batching_named
 from recguide.sim.catalogue import make_policy, rounds_for
 from recguide.sim.costs import CostModel
 from recguide.sim.log import Replay
-from recguide.sim.measurement import About, Measurement
+from recguide.sim.measurement import Measurement
 from recguide.sim.memory import Limits
 from recguide.sim.replay import serve
 from recguide.sim.rounds import Ints, Rounds
@@ -20,6 +21,7 @@ from recguide.sim.stopped import first_steps
 from recguide.traces.checks import require
 from recguide.traces.dense import DenseTrace
 from recguide.traces.errors import InputError
+from recguide.traces.files import read_trace
 
 
 class Costs(NamedTuple):
@@ -48,23 +50,20 @@ class Recorded:
         if unknown:
             raise InputError(f"{about.name}: request {unknown[0]!r}: not in the trace")
         rows = [self.rows[name] for name in about.request_ids]
-        prompts, outputs = (
-            np.array([getattr(self.trace.requests[row], field) for row in rows])
-            for field in ("prompt_tokens", "output_tokens")
-        )
-        _hold(about, "prompt_tokens", run.prompt_tokens, prompts, run.prompt_tokens == prompts)
+        prompts, outputs = _lengths(self.trace, rows)
+        _hold(about.name, measured, "prompt_tokens", run.prompt_tokens, prompts, run.prompt_tokens == prompts)
         if about.acceptance == "forced":
             wanted = limited(outputs, measured)
             same = run.output_tokens <= wanted if measured.stopped else run.output_tokens == wanted
-            _hold(about, "output_tokens", run.output_tokens, wanted, same)
+            _hold(about.name, measured, "output_tokens", run.output_tokens, wanted, same)
         return rows
 
 
-def _hold(about: About, field: str, found: Ints, allowed: Ints, holds: NDArray[np.bool_]) -> None:
-    """ValueError with the first request that is wrong."""
+def _hold(where: str, measured: Measurement, field: str, found: Ints, allowed: Ints, holds: NDArray[np.bool_]) -> None:
+    """InputError with the first request that is wrong."""
     if not holds.all():
         at = int(np.argmin(holds))
-        where = f"{about.name}: request {about.request_ids[at]!r}: {field}"
+        where = f"{where}: request {measured.about.request_ids[at]!r}: {field}"
         raise InputError(f"{where}: found {found[at]}, allowed: {allowed[at]}")
 
 
@@ -76,6 +75,28 @@ def limited(outputs: Ints, measured: Measurement) -> Ints:
 def recorded(trace: DenseTrace) -> Recorded:
     """A trace, its requests by id."""
     return Recorded(trace, {request.request_id: row for row, request in enumerate(trace.requests)})
+
+
+def own_trace(path: Path, measured: Measurement) -> DenseTrace | None:
+    """The run's own trace, where there is one; InputError unless it is of the requests that were served, in order."""
+    if not path.exists():
+        return None
+    trace, run = read_trace(path), measured.run
+    count, sent = len(trace.requests), len(measured.about.request_ids)
+    require(count == sent, f"{path}: requests", count, f"{sent}, as in {measured.about.name}")
+    prompts, outputs = _lengths(trace, range(count))
+    _hold(str(path), measured, "prompt_tokens", prompts, run.prompt_tokens, prompts == run.prompt_tokens)
+    # of a run that was stopped the rest of the text may be there, too
+    same = outputs >= run.output_tokens if measured.stopped else outputs == run.output_tokens
+    _hold(str(path), measured, "output_tokens", outputs, run.output_tokens, same)
+    return trace
+
+
+def _lengths(trace: DenseTrace, rows: Iterable[int]) -> tuple[Ints, Ints]:
+    """[rows] Prompt tokens and output tokens."""
+    pairs = [(trace.requests[row].prompt_tokens, trace.requests[row].output_tokens) for row in rows]
+    prompts, outputs = np.array(pairs, np.int64).T
+    return prompts, outputs
 
 
 def simulated(trace: DenseTrace, rows: list[int], measured: Measurement, costs: Costs) -> tuple[Replay, Rounds]:

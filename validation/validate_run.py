@@ -11,13 +11,14 @@ from rich.table import Table
 from recguide.sim.campaigns import MANIFEST, Campaign, PointKey, check_files, policy_files, read_campaign
 from recguide.sim.costs import APART, DRAFTS, Profile, read_profile, resolve_profile
 from recguide.sim.guards import check_sources, settle
-from recguide.sim.measurement import ALL, DECIDED_BY, Measurement, served_path
+from recguide.sim.measurement import ALL, DECIDED_BY, served_path
 from recguide.sim.sweep_run import title_of
 from recguide.sim.tables import screen
-from recguide.traces.dense import DenseTrace, differ
+from recguide.traces.checks import require_folder
+from recguide.traces.dense import differ
 from recguide.traces.documents import as_json, write_text
 from recguide.traces.errors import InputError
-from recguide.traces.files import file_sha256, read_trace, read_traces
+from recguide.traces.files import file_sha256, read_traces
 from recguide.validation.budget import throughputs
 from recguide.validation.charts import figures
 from recguide.validation.costing import OF_RUNS_CPU, WARNINGS, CostsOf, costs_for
@@ -26,7 +27,7 @@ from recguide.validation.heldout import Seen, seen
 from recguide.validation.page import page
 from recguide.validation.points import Compared, compare
 from recguide.validation.processor import cpu_warnings, loop_us, slowness
-from recguide.validation.replaying import Recorded, recorded
+from recguide.validation.replaying import Recorded, own_trace, recorded
 from recguide.validation.tables import Rows, tables
 from recguide.validation.verdict import Check, Outcome, Thresholds, checks, groups
 
@@ -70,6 +71,7 @@ class _Sources:
 
 def run(options: ValidateOptions) -> bool:
     """Compare, print and write; gives whether every threshold is kept and nothing is missing."""
+    require_folder(options.output, "--output-dir")
     sources = _sources(options)
     wanted = _wanted(options, sources.campaign)
     missing = sources.campaign.missing(wanted, options.thresholds.repeats)
@@ -137,7 +139,7 @@ def _compared(
     sources: _Sources, costs_of: CostsOf, key: PointKey, options: ValidateOptions, profiled: Seen
 ) -> Compared:
     runs = sources.campaign.runs[key]
-    served = [_served(sources.campaign.folder, each) for each in runs]
+    served = [own_trace(served_path(sources.campaign.folder / each.about.name), each) for each in runs]
     cpu, loops = slowness(runs, sources.profile.header), tuple(loop_us(each.about.origin) for each in runs)
     # what the costs know already is no part of the gap
     slower = [1.0 if options.costs in OF_RUNS_CPU else each for each in cpu]
@@ -146,11 +148,6 @@ def _compared(
     rows = [sources.recorded.rows[name] for name in runs[0].about.request_ids]
     datasets = {trace.requests[row].dataset for row in rows} if key.dataset == ALL else {key.dataset}
     return replace(found, held_out=profiled.held_out(key, datasets), cpu=cpu, loop_us=loops)
-
-
-def _served(folder: Path, measured: Measurement) -> DenseTrace | None:
-    path = served_path(folder / measured.about.name)
-    return read_trace(path) if path.exists() else None
 
 
 def _anchors(campaign: Campaign) -> dict[PointKey, list[float]]:

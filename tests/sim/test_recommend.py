@@ -193,6 +193,14 @@ def test_levels_that_nobody_keeps_are_an_answer_and_nothing_is_written(recguide:
     assert not (results / "policy.json").exists()
 
 
+def test_a_file_in_the_place_of_the_output_is_refused(recguide: Recguide, results: Path) -> None:
+    place = results / "results.json"
+    before = place.read_bytes()
+    done = recguide("recommend", results, "--slo", "tpot:1000", "--output-dir", place)
+    assert (done.code, f"--output-dir: found the file {place}, allowed: a folder" in done.stderr) == (2, True)
+    assert place.read_bytes() == before
+
+
 def test_a_folder_that_is_no_whole_sweep_is_refused(recguide: Recguide, results: Path) -> None:
     assert "no such file; `recguide sweep" in recguide("recommend", results / "none", "--slo", "ttft:5").stderr
     kept = results / "requests" / "fixed_8-c2.parquet"

@@ -215,6 +215,16 @@ def test_an_empty_campaign_is_refused(inputs, tmp_path, recguide) -> None:
     assert recguide("validate", tmp_path / "nowhere", "--trace", "x", "--profile", "y").code == 2
 
 
+def test_a_file_in_the_place_of_the_folder_is_refused_before_anything_is_read(inputs, tmp_path, recguide) -> None:
+    (tmp_path / "file").write_text("mine")
+    for place in ("file", "file/below"):
+        done = recguide(*arguments(inputs, tmp_path / place, "--trace", "nowhere"))
+        assert done.code == 2
+        found = f"--output-dir: found the file {tmp_path / 'file'}, allowed: a folder, or a new name"
+        assert found in done.stderr
+    assert (tmp_path / "file").read_text() == "mine"
+
+
 def test_drift_of_the_anchors_is_told(inputs, tmp_path, recguide) -> None:
     folder = copied(inputs, tmp_path)
     costs = read_profile(folder / "profile.csv").costs()
