@@ -3,8 +3,9 @@
     python benchmarks/turnover.py CAMPAIGN PROFILE
 
 CAMPAIGN is a folder of `recguide measure`; the host's time is the profile's times how much slower the CPU was in each
-run. Behind and before a prefill requests end and start. In microseconds, the mean over the runs at each concurrency,
-above 0 where it took longer: a step of rounds by itself and beside a prefill, and a whole prefill.
+run, as far as both say. Behind and before a prefill requests end and start. In microseconds, the mean over the runs at
+each concurrency, above 0 where it took longer, and nothing where there are no such steps: a step of rounds by itself
+and beside a prefill, and a whole prefill.
 """
 
 import sys
@@ -35,8 +36,13 @@ def main(folder: Path, name: str) -> None:
             found[key.concurrency].append(parts(prefills, more_host_s, more_forward_s))
     print("C,runs,rounds_us,rounds_beside_prefills_us,prefills_us")
     for count, rows in sorted(found.items()):
-        means = np.nanmean(np.array(rows), axis=0) * 1e6
-        print(count, len(rows), *(f"{mean:.0f}" for mean in means), sep=",")
+        print(count, len(rows), *map(_mean_us, np.array(rows).T), sep=",")
+
+
+def _mean_us(seconds: NDArray[np.float64]) -> str:
+    """Of the runs that have such steps; nothing where none has."""
+    known = seconds[~np.isnan(seconds)]
+    return f"{known.mean() * 1e6:.0f}" if len(known) else ""
 
 
 def parts(
