@@ -9,8 +9,8 @@ from recguide.validation.tables import Rows
 
 EXPLAINED = {
     "Error budget": "From the simulated run to the measured one, one ingredient after the other is replaced by its "
-    "measured value: what was accepted, who shared each step, what the forwards took, what the host took. The parts "
-    "add up to the gap; above 0 the simulator is too fast.",
+    "measured value: what was accepted, who shared each step, what the forwards took, how fast the CPU was, what the "
+    "host took. The parts add up to the gap; above 0 the simulator is too fast.",
     "Drift": "The same point, measured once in every session.",
 }
 

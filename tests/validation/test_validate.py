@@ -14,6 +14,7 @@ from strategies import random_trace
 from recguide.sim.costs import read_profile
 from recguide.sim.measurement import DECIDED_BY
 from recguide.traces.files import write_trace
+from recguide.validation.budget import INGREDIENTS
 
 TRACE = random_trace(3, 20, ease=0.8, min_output_tokens=20)
 POLICIES, LEVELS = ("ar", "fixed:8", "overlap:B=8"), (1, 4)
@@ -255,6 +256,10 @@ def test_the_page_needs_nothing_beside_itself(inputs, tmp_path, recguide) -> Non
     assert links.found == []
     for heading in ("Thresholds", "Frontier, all", "Error budget", "Ranking of the policies", "p99 TPOT"):
         assert f"<h2>{heading}" in page
+    for ingredient in INGREDIENTS:
+        assert f"<th>{ingredient}" in page
+    said = page.partition("measured value: ")[2].partition(".")[0]
+    assert len(said.split(", ")) == len(INGREDIENTS)
 
 
 @pytest.mark.skipif(CHROMIUM is None, reason="no Chromium here")
