@@ -28,7 +28,8 @@ def drawn(document: dict, path: Path) -> None:
             left.plot([p[who][ALONE] for p in points], [p[who][SPEED] for p in points], style, color=color, ms=4,
                       label=label if who == "measured" else None)  # fmt: skip
         right.errorbar([p["key"]["concurrency"] for p in points], [100 * p["error"][SPEED] for p in points],
-                       [50 * p["spread"][SPEED] for p in points], fmt="o-", color=color, ms=3, lw=0.8)  # fmt: skip
+                       [50 * (p["spread"][SPEED] or 0) for p in points],
+                       fmt="o-", color=color, ms=3, lw=0.8)  # fmt: skip
         right.plot([p["key"]["concurrency"] for p in apart], [100 * p["error"][SPEED] for p in apart], "x", color=color)
     left.set(xscale="log", yscale="log", xlabel="tokens/s per request", ylabel="tokens/s of all requests")
     left.set_title("dots: measured; dashed: simulated", fontsize=9)

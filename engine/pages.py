@@ -1,5 +1,6 @@
 """Pages of the KV cache: who holds which, and the memory behind them."""
 
+import math
 import os
 from collections.abc import Iterable, Sequence
 
@@ -10,6 +11,7 @@ from torch import Tensor
 
 from recguide.engine.model import ModelConfig
 from recguide.sim.rounds import Ints
+from recguide.traces.errors import InputError
 
 Int32s = NDArray[np.int32]
 FEW = 8
@@ -187,6 +189,19 @@ def _free_bytes() -> int:
     return os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
 
 
+def _set_aside(shape: tuple[int, ...], device: torch.device | str, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
+    """Keys and values; InputError where there is no memory for them."""
+    try:
+        return torch.zeros(shape, device=device, dtype=dtype), torch.zeros(shape, device=device, dtype=dtype)
+    except RuntimeError as error:
+        # a GPU's is a class of its own, a CPU's has only its text
+        if not isinstance(error, torch.OutOfMemoryError) and "allocate memory" not in str(error):
+            raise
+    size, tokens = 2 * math.prod(shape) * dtype.itemsize / 2**30, shape[1] * shape[2]
+    found = f"found {tokens} tokens, {size:.1f} GiB of keys and values"
+    raise InputError(f"KV cache: {found}, allowed: what the memory of {device} has room for")
+
+
 class PagedCache:
     """Keys and values in pages, and scratch pages for what a forward writes and nobody reads after it.
 
@@ -210,7 +225,7 @@ class PagedCache:
         self.waste_page = num_pages + places * each
         """For keys of tokens that nobody needs."""
         shape = (config.num_layers, self.waste_page + 1, page_size, config.num_kv_heads, config.head_dim)
-        self.keys, self.values = (torch.zeros(shape, device=device, dtype=dtype) for _ in range(2))
+        self.keys, self.values = _set_aside(shape, device, dtype)
 
     def write(self, layer: int, slots: Tensor, keys: Tensor, values: Tensor) -> None:
         """Put keys and values ``[tokens, kv_heads, head_dim]`` at ``slots`` ``[tokens]`` of a layer."""

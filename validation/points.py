@@ -35,7 +35,7 @@ class Compared:
     measured: Found
     """Means over the repeats."""
     spread: Found
-    """(largest - smallest) / mean of the repeats."""
+    """(largest - smallest) / mean of the repeats; None of a single one."""
     simulated: Found
     """Means over the repeats, where they are not foretold alike."""
     error: Found
@@ -149,7 +149,8 @@ def _spreads(found: Sequence[Found]) -> dict[str, float | None]:
     spreads: dict[str, float | None] = {}
     for name in found[0]:
         values = [float(value) for each in found if (value := each[name]) is not None]
-        mean = sum(values) / len(values) if len(values) == len(found) else 0.0
+        # one alone says nothing of how far they lie apart
+        mean = sum(values) / len(values) if len(values) == len(found) > 1 else 0.0
         spreads[name] = (max(values) - min(values)) / mean if mean > 0 else None
     return spreads
 

@@ -19,6 +19,7 @@ from recguide.engine.scores import blank
 from recguide.engine.ways import DRAFT_BROKEN, VERIFY_BROKEN
 from recguide.kernels.layouts import branch, causal, packed, rows
 from recguide.sim.history import PAPER
+from recguide.traces.errors import InputError
 
 PAGES = 60
 
@@ -100,6 +101,15 @@ def test_page_tables_have_own_pages_and_scratch_behind_them() -> None:
     with_nothing = np.zeros((1, 8), np.int32)
     cache.fill_table(with_nothing, None, np.array([-1]), np.array([2]))
     assert with_nothing[0, :2].tolist() == cache.scratch[0, :2].tolist()
+
+
+def test_keys_that_no_memory_holds_are_refused_with_their_size() -> None:
+    # more than any address space has
+    with pytest.raises(InputError, match=r"found \d{16} tokens, \d+\.\d GiB .* allowed: what the memory of cpu has"):
+        PagedCache(TINY, 2**20, 2**30, 1, 4, torch.device("cpu"), torch.float32)
+    # what is wrong otherwise is no lack of memory
+    with pytest.raises(RuntimeError, match="negative"):
+        PagedCache(TINY, -99, 4, 1, 4, torch.device("cpu"), torch.float32)
 
 
 @pytest.mark.parametrize("sizes", [[4] * 3, [1, 4, 8], [4, 8, 8], [1, 1, 4], [1, 1, 1]])

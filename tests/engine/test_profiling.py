@@ -195,6 +195,8 @@ def test_the_command_writes_a_profile_that_simulations_read(profile, tiny_folder
         (["--requests", "4,2"], "--requests: found '4,2'"),
         (["--contexts", "0,8"], "--contexts: found '0,8'"),
         (["--block-sizes", "x"], "--block-sizes: found 'x'"),
+        (["--block-sizes", "1,8"], "--block-sizes: found '1,8', allowed: 2 to 32"),
+        (["--block-sizes", "8,64"], "--block-sizes: found '8,64', allowed: 2 to 32"),
         (["--layouts", "rows,padded"], "--layouts: found 'padded', allowed: rows, quadratic, adaptive, allocation"),
         (["--prefill", ""], "--prefill: found ''"),
         (["--repeats", "0"], "--repeats"),

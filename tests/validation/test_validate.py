@@ -67,6 +67,17 @@ def test_the_simulators_own_runs_pass(inputs, tmp_path, recguide) -> None:
     assert found["missing"] == []
 
 
+def test_a_single_run_says_nothing_of_how_far_repeats_are_apart(inputs, tmp_path, recguide) -> None:
+    folder = copied(inputs, tmp_path)
+    for path in (folder / "campaign").glob("*-r[23].json.gz"):
+        path.unlink()
+    done = recguide(*arguments(folder, tmp_path / "out", "--min-repeats", "1"))
+    assert done.code == 0, done.stderr
+    found = document(tmp_path / "out")
+    assert {point["spread"]["throughput"] for point in found["points"]} == {None}
+    assert found["summary"]["all points"]["spread"] is None
+
+
 def test_slower_measurements_fail_by_as_much_and_the_budget_says_why(inputs, tmp_path, recguide) -> None:
     folder = copied(inputs, tmp_path)
     shutil.rmtree(folder / "campaign")
