@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from recguide.engine.shared_options import DTYPES, MergeDrafts, told_of_drafts, whole_numbers
-from recguide.traces.checks import require, require_place
+from recguide.engine.shared_options import DTYPES, MergeDrafts, parse_block_sizes, told_of_drafts, whole_numbers
+from recguide.traces.checks import require_place
 from recguide.traces.errors import InputError
 
 PROMPTS = "16,64,128,192,256,384,512,768,1024,1536,2048"
@@ -55,12 +55,10 @@ def profile(
     if dtype not in DTYPES:
         raise InputError(f"--dtype: found {dtype!r}, allowed: {', '.join(sorted(DTYPES))}")
     loaded = open_model(model, adapter or None, device, dtype, merge_drafts)
-    sizes = whole_numbers(block_sizes, "--block-sizes")
-    require(all(2 <= size <= 32 for size in sizes), "--block-sizes", block_sizes, "2 to 32")
     grid = Grid(
         whole_numbers(requests, "--requests"),
         whole_numbers(contexts, "--contexts"),
-        sizes,
+        parse_block_sizes(block_sizes),
         whole_numbers(prefill, "--prefill"),
         layout_requests,
         tuple(name.strip() for name in layouts.split(",") if name.strip()),

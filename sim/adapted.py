@@ -8,8 +8,8 @@ the tokens do (an H200: 0.7 to 1.6 ms of 4 to 4096 tokens of SmolLM2, 0.3 to 0.8
 from collections.abc import Mapping
 from statistics import mean
 
-Points = Mapping[float, float]
-"""Seconds by context tokens a request."""
+from recguide.sim.curves import Points
+
 Kind = dict[float, dict[float, dict[float, float]]]
 """One kind of forward: query tokens a request, then requests, then seconds by context tokens a request."""
 

@@ -74,6 +74,11 @@ class CostModel:
             self._curves[key] = curve
         return curve
 
+    def changed(self, name: str, change: "Change") -> "CostModel":
+        """The same costs by another name, but for what becomes of each curve."""
+        curve_of = partial(_changed, self, change)
+        return CostModel(curve_of, name=name, model=self.model, gpu=self.gpu, steps_of=self.steps_of)
+
     def forward_s(self, kind: str, requests: int, query_tokens: int, context_tokens: float) -> float:
         """Seconds of one forward; context tokens are those cached before the queries."""
         return self.curve((kind,), requests, query_tokens)(context_tokens)
@@ -106,6 +111,14 @@ class CostModel:
         if layout in self.steps_of:
             return self.curve((HOST[layout],), *work)(0)
         return self.host_s(*rounds) if rounds[0] else 0.0
+
+
+Change = Callable[[Curve, str, int], Curve]
+"""What becomes of a curve of forwards of a kind, with so many query tokens."""
+
+
+def _changed(costs: CostModel, change: Change, kind: str, requests: int, query_tokens: int) -> Curve:
+    return change(costs.curve((kind,), requests, query_tokens), kind, query_tokens)
 
 
 @dataclass(frozen=True, slots=True)

@@ -23,6 +23,7 @@ from recguide.sim.lowload import with_low_load
 from recguide.sim.rounds import Rounds, rounds_of
 from recguide.sim.sweep import only_datasets
 from recguide.sim.sweep_run import parse_concurrencies, title_of
+from recguide.sim.tables import notes
 from recguide.traces.checks import require, require_place
 from recguide.traces.dense import DenseTrace
 from recguide.traces.errors import InputError
@@ -57,7 +58,7 @@ class Fit:
 
 def run_fit(wanted: Fit) -> None:
     """Fit, write the policy file and the plot, print the gains."""
-    words = Console(stderr=True, markup=False)
+    words = notes()
     _check_outputs(wanted)
     loads = parse_concurrencies(wanted.max_concurrency) or list(CONCURRENCIES)
     profile = read_profile(resolve_profile(wanted.profile))

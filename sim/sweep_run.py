@@ -26,7 +26,7 @@ from recguide.sim.results import foreign_file, write_results
 from recguide.sim.scenario import Scenario
 from recguide.sim.store import Store, inputs_hash, labels_of
 from recguide.sim.sweep import BASELINE, Point, only_datasets, sweep, warnings_of
-from recguide.sim.tables import screen, table_of
+from recguide.sim.tables import notes, screen, table_of
 from recguide.traces.checks import require_folder
 from recguide.traces.dense import DenseTrace
 from recguide.traces.documents import as_json
@@ -74,7 +74,7 @@ class _Sources:
 
 def run_sweep(options: Options, settings: Options) -> None:
     """Sweep, write the folder, print the table; ``settings`` are the options as `--config` reads them back."""
-    words = Console(stderr=True, markup=False)
+    words = notes()
     concurrencies, rates, scenario = _asked(options)
     sources = _read(options)
     shared = {name: value for name, value in settings.items() if name not in POINT_BY_POINT | NO_MATTER}

@@ -17,6 +17,11 @@ LEAST_WANTED = ("95%\ninterval", "headroom\n%", "extrap.\n%", "TPF", "TTFT\nms",
 """Columns in the order in which they go where the screen is too narrow."""
 
 
+def notes() -> Console:
+    """Standard error, for words beside the data; brackets in names are no markup."""
+    return Console(stderr=True, markup=False)
+
+
 def screen(width: int = UNLIMITED) -> Console:
     """The terminal, or where files and pipes take the words, one so wide: by default enough for any table."""
     console = Console(markup=False)

@@ -74,13 +74,10 @@ def _ratios(table: Table) -> tuple[Floats, Floats]:
 
 def corrected(costs: CostModel, ratios: Ratios) -> CostModel:
     """The same costs, multiplied by these ratios, between sizes by what lies between them."""
-    name = f"{costs.name}, corrected"
-    curve_of = partial(_curve, costs, ratios)
-    return CostModel(curve_of, name=name, model=costs.model, gpu=costs.gpu, steps_of=costs.steps_of)
+    return costs.changed(f"{costs.name}, corrected", partial(_corrected, ratios))
 
 
-def _curve(costs: CostModel, ratios: Ratios, kind: str, requests: int, query_tokens: int) -> Curve:
-    curve = costs.curve((kind,), requests, query_tokens)
+def _corrected(ratios: Ratios, curve: Curve, kind: str, query_tokens: int) -> Curve:
     if is_host(kind):
         return curve
     sizes, found = ratios[PREFILLED if kind == "prefill" else LAYOUT if kind in HOST else FORWARD]

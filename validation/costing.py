@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Sequence
 
-from recguide.sim.costs import Profile
+from recguide.sim.costs import CostModel, Profile
 from recguide.sim.measurement import Measurement
 from recguide.traces.checks import require
 from recguide.validation.corrections import corrected, ratios_of, samples_of
@@ -27,22 +27,22 @@ def costs_for(name: str, profile: Profile, runs: Sequence[Measurement]) -> Costs
     """The costs of each of these runs, by what --costs says; InputError where there is nothing to take them of."""
     profiled = profile.costs()
     if name == "cpu-speed":
-        return _by_cpu(profile, runs)
+        return _by_cpu(profile, profiled, runs)
     if name == "corrected":
-        return _by_others(profile, runs)
+        return _by_others(profiled, runs)
     told = Costs(costs_of_steps(runs), profiled) if name == "even-steps" else Costs(profiled, profiled)
     return lambda _: told
 
 
-def _by_cpu(profile: Profile, runs: Sequence[Measurement]) -> CostsOf:
-    profiled, base = profile.costs(), needed_loop_us(profile.header, f"{profile.path}: header", BY_CPU)
+def _by_cpu(profile: Profile, profiled: CostModel, runs: Sequence[Measurement]) -> CostsOf:
+    base = needed_loop_us(profile.header, f"{profile.path}: header", BY_CPU)
     slower = {run: needed_loop_us(run.about.origin, f"{run.about.name}: about.origin", BY_CPU) / base for run in runs}
     known = {times: Costs(at_speed(profiled, times), profiled) for times in slower.values()}
     return lambda run: known[slower[run]]
 
 
-def _by_others(profile: Profile, runs: Sequence[Measurement]) -> CostsOf:
-    profiled, counts = profile.costs(), sorted({run.about.concurrency for run in runs})
+def _by_others(profiled: CostModel, runs: Sequence[Measurement]) -> CostsOf:
+    counts = sorted({run.about.concurrency for run in runs})
     require(len(counts) > 1, "--costs corrected: concurrencies", counts, "two at least")
     samples = [(run.about.concurrency, samples_of(run, profiled)) for run in runs]
     elsewhere = {count: ratios_of(found for other, found in samples if other != count) for count in counts}

@@ -53,18 +53,10 @@ def slowness(runs: Sequence[Measurement], profile: Mapping[str, str]) -> tuple[f
 
 def at_speed(costs: CostModel, slower: float) -> CostModel:
     """The same costs on a CPU that is so many times slower: the host takes as much longer, forwards do not."""
-    curve_of = partial(_curve, costs, slower)
-    return CostModel(
-        curve_of,
-        name=f"{costs.name}, CPU {slower:.2f} times slower",
-        model=costs.model,
-        gpu=costs.gpu,
-        steps_of=costs.steps_of,
-    )
+    return costs.changed(f"{costs.name}, CPU {slower:.2f} times slower", partial(_slowed, slower))
 
 
-def _curve(costs: CostModel, slower: float, kind: str, requests: int, query_tokens: int) -> Curve:
-    curve = costs.curve((kind,), requests, query_tokens)
+def _slowed(slower: float, curve: Curve, kind: str, _: int) -> Curve:
     return weighted([(curve, slower)], curve.floor_s * slower) if is_host(kind) else curve
 
 

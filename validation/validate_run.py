@@ -5,7 +5,6 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from rich.console import Console
 from rich.table import Table
 
 from recguide.sim.campaigns import MANIFEST, Campaign, PointKey, check_files, policy_files, read_campaign
@@ -13,7 +12,7 @@ from recguide.sim.costs import APART, DRAFTS, Profile, read_profile, resolve_pro
 from recguide.sim.guards import check_sources, settle
 from recguide.sim.measurement import ALL, DECIDED_BY, served_path
 from recguide.sim.sweep_run import title_of
-from recguide.sim.tables import screen
+from recguide.sim.tables import notes, screen
 from recguide.traces.checks import require_folder
 from recguide.traces.dense import differ
 from recguide.traces.documents import as_json, write_text
@@ -67,6 +66,8 @@ class _Sources:
     profile: Profile
     title: str
     warnings: list[str]
+    anchors: dict[PointKey, list[float]]
+    """Tokens per second, session by session."""
 
 
 def run(options: ValidateOptions) -> bool:
@@ -102,7 +103,8 @@ def _sources(options: ValidateOptions) -> _Sources:
             if not options.force:
                 raise InputError(f"{text}; --force compares all the same")
             warnings.append(f"FORCED: {text}")
-    return _Sources(campaign, recorded(trace), profile, title, [*warnings, *_changed(options, campaign)])
+    anchors = {key: throughputs([each.run for each in runs]) for key, runs in campaign.anchors.items()}
+    return _Sources(campaign, recorded(trace), profile, title, [*warnings, *_changed(options, campaign)], anchors)
 
 
 def _changed(options: ValidateOptions, campaign: Campaign) -> list[str]:
@@ -150,14 +152,6 @@ def _compared(
     return replace(found, held_out=profiled.held_out(key, datasets), cpu=cpu, loop_us=loops)
 
 
-def _anchors(campaign: Campaign) -> dict[PointKey, list[float]]:
-    """Tokens per second of the anchors, session by session."""
-    found = {}
-    for key, runs in campaign.anchors.items():
-        found[key] = throughputs([each.run for each in runs])
-    return found
-
-
 def _decided_otherwise(sources: _Sources) -> list[str]:
     """What to say of points that were not foretold where policies decided by another profile than this one."""
     own = file_sha256(Path(sources.profile.path))
@@ -180,7 +174,7 @@ def _warnings(outcome: Outcome, sources: _Sources) -> list[str]:
     if apart:
         told.append(f"{len(apart)} points were not foretold step by step: {', '.join(apart)}")
         told += _decided_otherwise(sources)
-    for key, speeds in _anchors(sources.campaign).items():
+    for key, speeds in sources.anchors.items():
         drift = max(speeds) / min(speeds) - 1
         if drift > DRIFT:
             told.append(f"drift: the anchor {key} varies by {drift:.1%} over {len(speeds)} sessions")
@@ -190,12 +184,12 @@ def _warnings(outcome: Outcome, sources: _Sources) -> list[str]:
 def _write(
     options: ValidateOptions, sources: _Sources, outcome: Outcome, found: Sequence[Check], warnings: Sequence[str]
 ) -> None:
-    anchors, summaries = _anchors(sources.campaign), groups(outcome.points)
+    summaries = groups(outcome.points)
     shown = tables(outcome, found, summaries)
     title = f"Simulated against measured: {sources.title}"
     texts = {
         DOCUMENT: as_json(_document(options, sources, outcome, found, warnings)),
-        PAGE: page(title, warnings, figures(outcome.points, anchors), shown),
+        PAGE: page(title, warnings, figures(outcome.points, sources.anchors), shown),
     }
     options.output.mkdir(parents=True, exist_ok=True)
     for name, text in texts.items():
@@ -227,7 +221,7 @@ def _document(
             {"dataset": dataset, "policy": policy, **asdict(each), "octaves": each.octaves}
             for (dataset, policy), each in outcome.crossings.items()
         ],
-        "anchors": [{**key._asdict(), "throughputs": speeds} for key, speeds in _anchors(sources.campaign).items()],
+        "anchors": [{**key._asdict(), "throughputs": speeds} for key, speeds in sources.anchors.items()],
         "campaign": {"repeats": manifest.repeats, "sessions": manifest.sessions, "setup": dict(manifest.setup)},
         "trace": asdict(sources.recorded.trace.provenance),
         "profile": dict(sources.profile.header),
@@ -236,7 +230,7 @@ def _document(
 
 
 def _show(title: str, shown: Sequence[Rows], warnings: Sequence[str], paths: Sequence[Path]) -> None:
-    out, words = screen(400), Console(stderr=True, markup=False)
+    out, words = screen(400), notes()
     for rows in reversed(shown[:4]):
         table = Table(
             *rows.heads, title=rows.title, box=None, pad_edge=False, header_style="bold", title_justify="left"

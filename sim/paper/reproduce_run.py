@@ -18,6 +18,7 @@ from recguide.sim.paper.published import MODELS
 from recguide.sim.paper.sections import NAMES, Study, section
 from recguide.sim.paper.subjects import Subject, recorded_subject
 from recguide.sim.sweep_run import check_folder
+from recguide.sim.tables import notes
 from recguide.traces.documents import as_json, write_text
 from recguide.traces.errors import InputError
 from recguide.traces.files import read_traces
@@ -33,7 +34,7 @@ def run_reproduce(wanted: Sequence[str], folder: Path, traces: Sequence[str], pr
     """Compute what is asked for, print it, write both files."""
     names = chosen(wanted)
     check_folder(folder)
-    words = Console(stderr=True, markup=False)
+    words = notes()
     recorded = recorded_study(traces, profile)
     sections: list[Section] = []
     for model in MODELS if set(names) & set(NAMES) else ():
