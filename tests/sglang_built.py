@@ -2,15 +2,12 @@
 
 import gc
 import json
-import socket
 import sys
 
 import torch
-from sglang.srt.configs.model_config import ModelConfig
-from sglang.srt.distributed import init_distributed_environment, initialize_model_parallel
-from sglang.srt.layers.dp_attention import initialize_dp_attention
 from sglang.srt.models.ministral3 import Ministral3ForCausalLM
-from sglang.srt.server_args import ServerArgs, set_global_server_args_for_scheduler
+from sglang.srt.server_args import ServerArgs
+from sglang_alone import alone
 from sglang_env import ENGINE_ARGS
 
 from recguide.engine.sglang_models import Ministral3SelfSpeculator
@@ -24,15 +21,7 @@ def alive() -> int:
 
 
 def main() -> None:
-    arguments = ServerArgs(**ENGINE_ARGS)
-    set_global_server_args_for_scheduler(arguments)
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        where = f"tcp://127.0.0.1:{free.getsockname()[1]}"
-    init_distributed_environment(1, 0, where, 0, "gloo")
-    initialize_model_parallel()
-    config = ModelConfig.from_server_args(arguments)
-    initialize_dp_attention(arguments, config)
+    config = alone(ServerArgs(**ENGINE_ARGS))
     gc.disable()
     before = alive()
     model = CLASSES[sys.argv[1]](config.hf_config)

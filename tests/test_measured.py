@@ -3,15 +3,13 @@
 import csv
 import json
 import re
-from pathlib import Path
 from statistics import mean
 
 import pytest
+from h200 import FOLDER, ROOT, validation
 
 from recguide.sim.policies import RECIPE
 
-ROOT = Path(__file__).parents[1]
-FOLDER = ROOT / "benchmarks" / "h200"
 PAGE = (ROOT / "docs" / "measured.md").read_text(encoding="utf-8")
 STEPS = {
     "nld-8b": ("engine-steps-h200.csv", "engine-overlap-h200.csv"),
@@ -199,7 +197,7 @@ def test_so_is_the_soak() -> None:
 def test_sglang_is_as_fast_as_its_files_say() -> None:
     runs = json.loads((FOLDER / "sglang-nld-8b-h200.json").read_text(encoding="utf-8"))
     plain = [run for run in runs if run["policy"] == "sglang:ar" and "steady_output_throughput" in run]
-    points = json.loads((FOLDER / "validation" / "nld-8b.json").read_text(encoding="utf-8"))["points"]
+    points = validation("nld-8b")["points"]
     ours = {
         point["key"]["concurrency"]: f"{point['measured']['throughput']:.0f}"
         for point in points
@@ -235,7 +233,7 @@ def test_so_is_what_timing_products_costs() -> None:
 
 
 def test_so_is_what_policies_are_ahead_of_the_recipe() -> None:
-    points = json.loads((FOLDER / "validation" / "nld-8b.json").read_text(encoding="utf-8"))["points"]
+    points = validation("nld-8b")["points"]
     every = {
         (point["key"]["policy"], point["key"]["concurrency"]): point["measured"]["throughput"]
         for point in points

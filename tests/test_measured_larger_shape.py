@@ -13,15 +13,14 @@ from pathlib import Path
 from statistics import mean
 
 import pytest
+from h200 import CAMPAIGNS, FOLDER, ROOT, packed, reached_s
 
 from recguide.engine.shapes import SHAPES
 
-ROOT = Path(__file__).parents[1]
-FOLDER = ROOT / "benchmarks" / "h200"
 SECTION = (ROOT / "docs" / "measured.md").read_text(encoding="utf-8").split("\n## The larger shape by our trace\n")[1]
 SECTION = SECTION.split("\n## ")[0]
 TEXT = " ".join(SECTION.split())
-RUNS = FOLDER / "validation" / "nld-14b-ours-runs.tar.xz"
+RUNS = CAMPAIGNS / "nld-14b-ours-runs.tar.xz"
 
 
 @pytest.fixture(scope="module")
@@ -49,8 +48,8 @@ def campaign(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def runs(campaign: Path) -> list[dict]:
-    return [json.loads(gzip.decompress(path.read_bytes())) for path in sorted(campaign.glob("*-r?.json.gz"))]
+def runs() -> list[dict]:
+    return list(packed(RUNS))
 
 
 def both(found: dict[tuple[str, int], list[dict[str, str]]], key: tuple[str, int], figure: str) -> float:
@@ -105,21 +104,11 @@ def test_the_table_is_of_them(found) -> None:
     assert f"by our trace [{told[0].removesuffix(' %')} and {told[1]}](#the-larger-shape-by-our-trace)" in page
 
 
-def reached(run: dict, tokens: int) -> float:
-    """When so many tokens had been emitted, in seconds."""
-    steps, total = run["log"]["steps"], 0
-    for count, step in zip(run["log"]["emissions"]["tokens"], run["log"]["emissions"]["step"], strict=True):
-        total += count
-        if total >= tokens:
-            return steps["start_s"][step] + steps["seconds"][step]
-    raise AssertionError(f"{total} tokens")
-
-
 def test_so_is_what_overlap_gains(found, runs) -> None:
     alone = {(run["about"]["policy"], run["about"]["repeat"]): run for run in runs if run["about"]["concurrency"] == 1}
     tokens = int(found["fixed:16", 1][0]["emitted"])
     gains = [
-        100 * (reached(alone["fixed:16", repeat], tokens) / reached(alone["overlap", repeat], tokens) - 1)
+        100 * (reached_s(alone["fixed:16", repeat], tokens) / reached_s(alone["overlap", repeat], tokens) - 1)
         for repeat in (1, 2)
     ]
     told = "{:+.0f} and {:+.0f} %".format(*gains)

@@ -1,16 +1,13 @@
 """What docs/sglang.md says of the later runs by our trace is what their files hold."""
 
 import json
-import tarfile
-from collections.abc import Callable, Iterator
-from pathlib import Path
+from collections.abc import Callable
 from statistics import mean
 
 import numpy as np
 import pytest
+from h200 import CAMPAIGNS, FOLDER, ROOT, packed, steady, table_behind, validation
 
-ROOT = Path(__file__).parents[1]
-FOLDER = ROOT / "benchmarks" / "h200"
 FILE = "sglang-nld-8b-ours-bbe484c"
 PAGE = (ROOT / "docs" / "sglang.md").read_text(encoding="utf-8")
 TEXT = " ".join(PAGE.split())
@@ -41,19 +38,6 @@ def logs() -> dict[tuple[str, int, int], dict]:
     }
 
 
-def packed(path: Path) -> Iterator[dict]:
-    with tarfile.open(path) as archive:
-        for member in archive.getmembers():
-            if member.name.endswith(("-r1.json", "-r2.json")):
-                held = archive.extractfile(member)
-                assert held is not None
-                yield json.load(held)
-
-
-def steady(run: dict) -> float:
-    return run["steady_output_throughput"]
-
-
 def requests(run: dict) -> float:
     return run["num_rounds"] / run["verify_forwards"]
 
@@ -70,14 +54,9 @@ def over(found: dict[tuple[str, int], list[dict]], policy: str, load: int, figur
     return 100 * (one / other - 1)
 
 
-def table(mention: str) -> list[list[str]]:
-    after = PAGE[PAGE.index(mention) :].split("\n\n")[1]
-    return [[cell.strip() for cell in line.strip("|").split("|")] for line in after.splitlines()[2:]]
-
-
 def of_our_engine(campaign: str) -> dict[tuple[str, int], float]:
     """Tokens a second by policy and concurrency."""
-    points = json.loads((FOLDER / "validation" / f"{campaign}.json").read_text(encoding="utf-8"))["points"]
+    points = validation(campaign)["points"]
     return {
         (point["key"]["policy"].partition(":policy")[0], point["key"]["concurrency"]): point["measured"]["throughput"]
         for point in points
@@ -95,7 +74,7 @@ def test_all_are_of_one_commit_and_no_repeat_is_hidden(found) -> None:
 
 
 def test_their_throughputs_are_those_of_the_file(found) -> None:
-    told = {int(load): cells for load, *cells in table(f"`{FILE}-h200.json`")}
+    told = {int(load): cells for load, *cells in table_behind(PAGE, f"`{FILE}-h200.json`")}
     assert sorted(told) == [4, 8, 16, 64, 128]
     ours = of_our_engine("nld-8b-ours")
     for load, cells in told.items():
@@ -119,7 +98,7 @@ def test_so_are_their_steps(found) -> None:
         (requests, 1),
         (lambda run: run["accept_length"], 2),
     )
-    rows = table("By our trace at bbe484c, and the requests")
+    rows = table_behind(PAGE, "By our trace at bbe484c, and the requests")
     for (figure, digits), (_, *cells) in zip(figures, rows, strict=True):
         assert cells == [
             " / ".join(f"{mean(map(figure, found[policy, load])):.{digits}f}" for load in LOADS[policy])
@@ -192,7 +171,7 @@ def test_drafts_were_not_merged_there_by_their_times(logs) -> None:
     assert f"at C = 128 those of B = 8 {many:.1f} %" in TEXT
     merged = next(
         run
-        for run in packed(FOLDER / "validation" / "nld-8b-ours-runs.tar.xz")
+        for run in packed(CAMPAIGNS / "nld-8b-ours-runs.tar.xz")
         if run["about"]["policy"] == "fixed:16" and run["about"]["concurrency"] == 1
     )
     assert merged["about"]["origin"]["drafts"] == "by weights with the adapter merged"

@@ -1,28 +1,15 @@
 """What the documentation says was found is what the files of the campaign hold."""
 
-import json
-import tarfile
-from pathlib import Path
-
 import pytest
+from h200 import CAMPAIGNS, ROOT, packed, percent, reached_s, validation
 
-ROOT = Path(__file__).parents[2]
-FOLDER = ROOT / "benchmarks" / "h200" / "validation"
 PAGE = (ROOT / "docs" / "validate.md").read_text(encoding="utf-8")
 README = (ROOT / "README.md").read_text(encoding="utf-8")
 
 
-def document(name: str) -> dict:
-    return json.loads((FOLDER / f"{name}.json").read_text(encoding="utf-8"))
-
-
 @pytest.fixture(scope="module")
 def found() -> tuple[dict, dict]:
-    return document("nld-8b"), document("nld-8b-cpu-speed")
-
-
-def percent(share: float) -> str:
-    return f"{100 * share:.1f}%"
+    return validation("nld-8b"), validation("nld-8b-cpu-speed")
 
 
 def checked(found: dict, name: str) -> float:
@@ -128,7 +115,7 @@ def test_the_readme_says_how_far_off_it_was(found) -> None:
     mean, worst = (percent(checked(found[0], f"throughput, {name}")) for name in ("mean", "worst"))
     assert f"to within {mean} in the mean" in " ".join(README.split())
     assert f"by {mean} in the mean" in " ".join(README.split())
-    of, known = document("smollm2")["summary"]["all points"], found[1]["summary"]["all points"]
+    of, known = validation("smollm2")["summary"]["all points"], found[1]["summary"]["all points"]
     apart = percent(found[0]["summary"]["all points"]["spread"])
     told = f"({percent(known['mean_error'])} where the speed of the CPU is known), where repeats were {apart} apart"
     assert told in " ".join(README.split())
@@ -139,29 +126,15 @@ def test_the_readme_says_how_far_off_it_was(found) -> None:
     points = [each for each in found[0]["points"] if each["key"]["policy"].partition(":")[0] in policies]
     largest = max(abs(each["error"]["throughput"]) for each in points)
     assert f"Fixed blocks, the recipe and overlap are within {percent(largest)}" in " ".join(README.split())
-    for profile in (found[0]["profile"], document("smollm2")["profile"]):
+    for profile in (found[0]["profile"], validation("smollm2")["profile"]):
         path = ROOT / "sim" / "profiles" / f"{profile['model']}-h200.csv"
         assert f"# created: {profile['created']}\n" in path.read_text(encoding="utf-8")
 
 
-def reached_s(run: dict, tokens: int) -> float:
-    """When so many tokens had been emitted."""
-    steps, emissions, total = run["log"]["steps"], run["log"]["emissions"], 0
-    for count, step in zip(emissions["tokens"], emissions["step"], strict=True):
-        total += count
-        if total >= tokens:
-            return steps["start_s"][step] + steps["seconds"][step]
-    raise AssertionError(f"{total} tokens")
-
-
 def gains_on_the_same_tokens(name: str) -> tuple[int, list[float]]:
     """At C = 1, of overlap over fixed:16 by repeats, on so many tokens as the slower one emitted."""
-    found = {}
-    with tarfile.open(FOLDER / f"{name}-runs.tar.xz") as archive:
-        for member in archive.getnames():
-            if "-all-c1-r" in member and member.split("/")[1].startswith(("fixed_16", "overlap")):
-                run = json.load(archive.extractfile(member))
-                found[run["about"]["policy"], run["about"]["repeat"]] = run
+    runs = packed(CAMPAIGNS / f"{name}-runs.tar.xz", r"/(fixed_16|overlap)-all-c1-r\d\.json$")
+    found = {(run["about"]["policy"], run["about"]["repeat"]): run for run in runs}
     tokens = min(sum(run["log"]["emissions"]["tokens"]) for run in found.values())
     pairs = [(found["fixed:16", each], found["overlap", each]) for each in range(1, len(found) // 2 + 1)]
     return tokens, [100 * (reached_s(slow, tokens) / reached_s(fast, tokens) - 1) for slow, fast in pairs]
@@ -179,7 +152,7 @@ def test_so_is_what_overlap_gains_on_the_same_tokens() -> None:
 
 
 def test_the_other_campaigns_are_those_of_their_files() -> None:
-    ours, small = document("nld-8b-ours"), document("smollm2")
+    ours, small = validation("nld-8b-ours"), validation("smollm2")
     places = [point["key"] for point in ours["points"] if point["key"]["dataset"] == "all"]
     points = [point for point in ours["points"] if point["key"] in places]
     speeds = {(p["key"]["policy"], p["key"]["concurrency"]): (p["measured"], p["simulated"]) for p in points}
@@ -198,7 +171,7 @@ def test_the_other_campaigns_are_those_of_their_files() -> None:
     told = f"`overlap` {figures[1]} ({gains[0]:+.1f}%, simulated {gains[1]:+.1f}%), AR {figures[2]}"
     assert f"`fixed:16` has {figures[0]}, {told}" in " ".join(PAGE.split())
     assert all(each["tau"] == 1 for each in ours["rankings"])
-    known = document("nld-8b-ours-cpu-speed")["summary"]["all points"]
+    known = validation("nld-8b-ours-cpu-speed")["summary"]["all points"]
     told = f"known, they are {100 * known['mean_error']:.1f} and {percent(known['worst_error'])}"
     assert told in " ".join(PAGE.split())
     errors = ours["summary"]["all points"]
@@ -210,7 +183,7 @@ def test_the_other_campaigns_are_those_of_their_files() -> None:
     assert f"{told}, rankings right at every C, {area}." in " ".join(PAGE.split())
     assert f"{sum(p['agreement']['rounds'] for p in ours['points']):,} rounds" in PAGE
     assert all(point["agreement"]["same_steps"] for point in ours["points"])
-    of, known = (document(name)["summary"]["all points"] for name in ("smollm2", "smollm2-cpu-speed"))
+    of, known = (validation(name)["summary"]["all points"] for name in ("smollm2", "smollm2-cpu-speed"))
     told = row(f"the same with the CPU's speed known | 5% | **{percent(known['mean_error'])}")
     assert told.endswith(f"{percent(known['mean_error'])} |")
     assert row("aggregate throughput, mean absolute error | 5%").endswith(f"{percent(of['mean_error'])} |")
@@ -229,7 +202,7 @@ def test_the_other_campaigns_are_those_of_their_files() -> None:
 
 
 def test_what_smollm2_misses_is_told() -> None:
-    small = document("smollm2")
+    small = validation("smollm2")
     section = PAGE.split("\n### SmolLM2 with real acceptance\n")[1].split("\n### ")[0].replace("*", "")
     of = small["summary"]["all points"]
     assert f"| throughput per request, mean | 3% | {percent(of['per_request_error'])} |" in section

@@ -1,24 +1,13 @@
 """What docs/validate.md says of SmolLM2's campaigns, the second one and `allocation`, is what their files hold."""
 
-import json
-from pathlib import Path
+from h200 import ROOT, percent, validation
 
-ROOT = Path(__file__).parents[2]
-FOLDER = ROOT / "benchmarks" / "h200" / "validation"
 PAGE = " ".join((ROOT / "docs" / "validate.md").read_text(encoding="utf-8").split())
 README = " ".join((ROOT / "README.md").read_text(encoding="utf-8").split())
 
 
-def document(name: str) -> dict:
-    return json.loads((FOLDER / f"{name}.json").read_text(encoding="utf-8"))
-
-
-def percent(share: float) -> str:
-    return f"{100 * share:.1f}%"
-
-
 def test_what_was_begun_anew_is_told() -> None:
-    again = document("smollm2-again")
+    again = validation("smollm2-again")
     of, worst = again["summary"]["all points"], max(again["points"], key=lambda p: abs(p["error"]["throughput"]))
     told = f"{len(again['points'])} points, the points at C = 8 and of single datasets lack, and four repeats"
     assert told in PAGE
@@ -36,7 +25,7 @@ def test_what_was_begun_anew_is_told() -> None:
 
 
 def test_so_is_what_it_ranks_wrongly() -> None:
-    again = document("smollm2-again")
+    again = validation("smollm2-again")
     taus = {each["concurrency"]: round(each["tau"], 2) for each in again["rankings"]}
     assert taus == {1: 1, 4: 0.87, 16: 1, 64: 0.4}
     assert "The ranking is right at C = 1 and 16; tau is 0.87 at 4 and 0.40 at 64" in PAGE
@@ -55,7 +44,7 @@ def test_so_is_what_it_ranks_wrongly() -> None:
 
 
 def test_the_simulator_says_so_at_six_of_seven_points() -> None:
-    speeds = {tuple(p["key"].values()): p for p in document("smollm2")["points"]}
+    speeds = {tuple(p["key"].values()): p for p in validation("smollm2")["points"]}
     gains = {
         who: [
             p[who]["throughput"] / speeds["fixed:16", *key[1:]][who]["throughput"] - 1
@@ -70,7 +59,7 @@ def test_the_simulator_says_so_at_six_of_seven_points() -> None:
 
 
 def test_ties_are_told() -> None:
-    large, small = document("nld-8b")["rankings"], document("smollm2")["rankings"]
+    large, small = validation("nld-8b")["rankings"], validation("smollm2")["rankings"]
     pairs, ties = (sum(each[name] for each in large) for name in ("pairs", "ties"))
     assert f"Of the {pairs} pairs that are ranked {ties} are closer than their repeats are apart" in PAGE
     pairs, ties = (sum(each[name] for each in small) for name in ("pairs", "ties"))

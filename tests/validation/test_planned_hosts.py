@@ -3,56 +3,39 @@
 from dataclasses import replace
 
 import numpy as np
-import profiles
 import pytest
 from campaigns import as_measured
-from strategies import random_trace
+from planned import TRACE, costs_with, fitted_names
 
-from recguide.sim.adaptive import write_policy
 from recguide.sim.catalogue import POLICIES, make_policy, rounds_for
-from recguide.sim.costs import CostModel, Profile, constant_costs
-from recguide.sim.fitting import fit_in_sample
-from recguide.sim.joint_file import write_joint
-from recguide.sim.joint_fit import fit_joint
+from recguide.sim.costs import CostModel, constant_costs
 from recguide.sim.measurement import Measurement
 from recguide.sim.methods import planned_by
-from recguide.sim.profile_rows import Row
 from recguide.validation.budget import FORWARDS, HOST, budget, layout_of, planner_named
 from recguide.validation.corrections import FORWARD, corrected, ratios_of, samples_of
 from recguide.validation.pricing import priced, priced_apart
 from recguide.validation.replaying import Costs, recorded, simulated
 from recguide.validation.stepcosts import costs_of_steps
 
-TRACE = random_trace(3, 16, ease=0.8, min_output_tokens=40, max_output_tokens=90)
 MORE_US = {"host-adaptive": 1000.0, "host-allocation": 3000.0}
+"""Above the host's other time, which is 50 us."""
 
 
-def costs_with(*kinds: str) -> CostModel:
-    """Of a profile in which these kinds are so much above the host's other time."""
-    more = [Row(kind, n, 8 * n, 0, 50 + MORE_US[kind], 1.0, 5) for kind in kinds for n in (2, 64)]
-    return Profile("made-up", profiles.header(), [*profiles.rows(), *more]).costs()
-
-
-OLD, NEW = costs_with(), costs_with(*MORE_US)
+OLD = costs_with({})
+NEW = costs_with({kind: 50 + more for kind, more in MORE_US.items()})
 
 
 @pytest.fixture(scope="module")
 def names(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
     """Every policy by its name, with a file where it needs one."""
     folder = tmp_path_factory.mktemp("policies")
-    fitted = fit_in_sample(TRACE, OLD, concurrencies=(1, 4))
-    write_policy(fitted, folder / "p.json")
-    write_joint(fit_joint(TRACE, OLD, fitted), folder / "joint.json")
     (folder / "own.py").write_text(
         "import numpy as np\n\ndef mine(seen):\n    return np.where(seen.request % 3, 1, 16)\n"
     )
     tiers = folder / "tiers.json"
     tiers.write_text('{"recguide_policy": 1, "kind": "tiers", "tiers": [{"low": 1, "high": 9, "block_size": 8}]}')
     given = {name: name for name in POLICIES} | {"fixed": "fixed:8", "tiers": f"tiers:{tiers}"}
-    given |= {name: f"{name}:{folder / 'p.json'}" for name in ("adaptive", "adaptive-s", "allocation")}
-    low = f"regime:file={folder / 'p.json'},B=8,switch=2"
-    given |= {"regime": low, "regime, allocation": f"{low},above=allocation", "joint": f"joint:{folder / 'joint.json'}"}
-    return given | {"own": f"{folder / 'own.py'}:mine"}
+    return given | fitted_names(folder, OLD) | {"own": f"{folder / 'own.py'}:mine"}
 
 
 def test_a_policys_name_says_what_it_is_itself(names: dict[str, str]) -> None:

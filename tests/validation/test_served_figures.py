@@ -2,14 +2,12 @@
 
 import json
 import sys
-from pathlib import Path
 
 import pytest
+from h200 import FOLDER, ROOT, steady, table_behind
 
 from recguide.sim.policies import RECIPE
 
-ROOT = Path(__file__).parents[2]
-FOLDER = ROOT / "benchmarks" / "h200"
 PAGE = (ROOT / "docs" / "sglang.md").read_text(encoding="utf-8")
 TEXT = " ".join(PAGE.split())
 PAPER, OURS = "sglang-nld-8b-h200", "sglang-nld-8b-ours-h200"
@@ -68,19 +66,9 @@ def over(found: dict[tuple[str, int], dict], load: int) -> float:
     return 100 * (steady(found[ALLOCATION, load]) / steady(found["recipe", load]) - 1)
 
 
-def steady(run: dict) -> float:
-    return run["steady_output_throughput"]
-
-
-def table(mention: str) -> list[list[str]]:
-    """The rows of the table behind the mention, below its head."""
-    after = PAGE[PAGE.index(mention) :].split("\n\n")[1]
-    return [[cell.strip() for cell in line.strip("|").split("|")] for line in after.splitlines()[2:]]
-
-
 def by_load(file: str) -> dict[int, list[str]]:
     """The same by concurrency."""
-    return {int(cells[0]): cells[1:] for cells in table(f"{file}.json`")}
+    return {int(cells[0]): cells[1:] for cells in table_behind(PAGE, f"{file}.json`")}
 
 
 @pytest.mark.parametrize("file", [PAPER, OURS])
@@ -102,7 +90,7 @@ def test_throughputs_and_tpots_are_those_of_the_files(file: str) -> None:
 
 
 def test_steps_and_their_host_are_those_of_the_files() -> None:
-    rows = table("The time of a step")
+    rows = table_behind(PAGE, "The time of a step")
     kinds = [(file, each) for file, each in ((PAPER, LOADS), (PAPER, TWICE_LOADS), (OURS, LOADS)) for _ in range(2)]
     for (file, each), figure, (_, *cells) in zip(kinds, ("mean_step_ms", "mean_host_ms") * 3, rows, strict=True):
         found = shown(file)

@@ -4,47 +4,33 @@ import math
 from dataclasses import replace
 
 import numpy as np
-import profiles
 import pytest
 from campaigns import as_measured
 from hypothesis import given
 from hypothesis import strategies as st
+from planned import TRACE, costs_with, fitted_names
 from strategies import random_trace
 
-from recguide.sim.adaptive import write_policy
-from recguide.sim.costs import HOST, CostModel, Profile, linear_costs
-from recguide.sim.fitting import fit_in_sample
-from recguide.sim.joint_file import write_joint
-from recguide.sim.joint_fit import fit_joint
+from recguide.sim.costs import HOST, CostModel, linear_costs
 from recguide.sim.log import Replay
 from recguide.sim.measurement import Measurement
-from recguide.sim.profile_rows import Row
 from recguide.sim.stopped import first_steps
 from recguide.validation.budget import CPU, INGREDIENTS, budget, layout_of, planner_named
 from recguide.validation.pricing import priced
 from recguide.validation.processor import LEAST, LOOP, MOST, at_speed, loop_us
 from recguide.validation.replaying import Costs, recorded, simulated
 
-TRACE = random_trace(3, 16, ease=0.8, min_output_tokens=40, max_output_tokens=90)
 OTHER = random_trace(3, 16, ease=0.5, min_output_tokens=40, max_output_tokens=90)
 US = dict(zip(sorted(HOST.values()), (170, 230, 90, 70), strict=True))
-PLANNED = [Row(kind, n, 8 * n, 0, us, 1.0, 5) for kind, us in US.items() for n in (2, 64)]
 KINDS = ("ar", "fixed:8", "recipe", "overlap:B=8", "tidar:B=8", "goodput", "window", "adaptive", "allocation", "joint",
          "regime", "regime, allocation")  # fmt: skip
-WITHOUT = Profile("made-up", profiles.header(), profiles.rows()).costs()
-WITH = Profile("made-up", profiles.header(), [*profiles.rows(), *PLANNED]).costs()
+WITHOUT, WITH = costs_with({}), costs_with(US)
 
 
 @pytest.fixture(scope="module")
 def names(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
     """Policies of every kind by name, with a file where they need one."""
-    folder = tmp_path_factory.mktemp("policies")
-    fitted = fit_in_sample(TRACE, WITHOUT, concurrencies=(1, 4))
-    write_policy(fitted, folder / "p.json")
-    write_joint(fit_joint(TRACE, WITHOUT, fitted), folder / "joint.json")
-    low = f"regime:file={folder / 'p.json'},B=8,switch=2"
-    made = {"regime": low, "regime, allocation": f"{low},above=allocation", "joint": f"joint:{folder / 'joint.json'}"}
-    made |= {name: f"{name}:{folder / 'p.json'}" for name in ("adaptive", "allocation")}
+    made = fitted_names(tmp_path_factory.mktemp("policies"), WITHOUT)
     return {name: made.get(name, name) for name in KINDS}
 
 
